@@ -1,0 +1,81 @@
+"""An edge set as a list sorted by receiver: what message passing walks along."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from quadform.algebra._layout import Layout
+from quadform.algebra._views import Slots
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeList:
+    """E edges, sorted by receiver (and stable in the order in which the edge set names them).
+
+    Attributes:
+        receiver, sender: (E,) int64; a sender equal to `keys` is the zero sender beyond a border.
+        count: (E,) int64 multiplicity, or None where every edge counts once.
+        offset: (E, g) int64, position of the sender minus that of the receiver.
+        tap: (E,) int64 tap index, or None. edge: (E,) index into edge_index, or None.
+        queries, keys: how many receivers and senders there are.
+    """
+
+    receiver: Tensor
+    sender: Tensor
+    offset: Tensor
+    queries: int
+    keys: int
+    count: Tensor | None = None
+    tap: Tensor | None = None
+    edge: Tensor | None = None
+
+    def take(self, keep: Tensor) -> EdgeList:
+        """The edges that a bool or index tensor picks, in that order."""
+
+        def pick(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x[keep]
+
+        return EdgeList(
+            self.receiver[keep],
+            self.sender[keep],
+            self.offset[keep],
+            self.queries,
+            self.keys,
+            pick(self.count),
+            pick(self.tap),
+            pick(self.edge),
+        )
+
+    def slots(self, at: Layout) -> Slots:
+        """The same edges as a table with as many columns as the largest in-degree."""
+        degree = torch.bincount(self.receiver, minlength=self.queries)
+        width = int(degree.max()) if degree.numel() else 0
+        start = degree.cumsum(0) - degree
+        column = torch.arange(self.receiver.numel(), device=self.receiver.device) - start[self.receiver]
+
+        def table(x: Tensor | None, fill: int) -> Tensor | None:
+            if x is None:
+                return None
+            out = x.new_full((self.queries, width, *x.shape[1:]), fill)
+            out[self.receiver, column] = x
+            return out[None, None]
+
+        index, offset = table(self.sender, self.keys), table(self.offset, 0)
+        count = table(torch.ones_like(self.sender) if self.count is None else self.count, 0)
+        assert index is not None and offset is not None and count is not None
+        count = count > 0 if self.count is None else count
+        return Slots(index, count, offset, at, table(self.tap, 0), table(self.edge, 0))
+
+
+def from_slots(slots: Slots, at: Layout) -> EdgeList:
+    """The used slots of the first row of a batch, as a list."""
+    index, used = slots.index[0, 0], slots.count[0, 0] > 0
+    receiver = torch.arange(index.shape[0], device=index.device)[:, None].expand_as(index)
+    shape = (*index.shape, slots.offset.shape[-1])
+    offset = slots.offset.expand(1, 1, *shape)[0, 0]
+    tap = None if slots.taps is None else slots.taps.expand(1, 1, *index.shape)[0, 0][used]
+    edge = None if slots.edges is None else slots.edges[0, 0][used]
+    return EdgeList(receiver[used], index[used], offset[used], at.queries, at.keys, None, tap, edge)

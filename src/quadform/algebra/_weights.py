@@ -1,0 +1,410 @@
+"""Weights: how much a sender counts. A weight is a few tensor functions of a view; dense and graph evaluate any of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from quadform._errors import ArgumentError
+from quadform.algebra._description import Checks, Description, description
+from quadform.algebra._features import FeatureMap, feature_map
+from quadform.algebra._operands import Operands, TensorSpec
+from quadform.algebra._relative import Bias
+from quadform.algebra._views import View
+
+
+class Weights(Description):
+    """Base of all weights.
+
+    `scores` gives log-weights where `log` is true (then w_ij = exp(s_ij) / sum_j exp(s_ij), with the row's own maximum), and
+    weights themselves elsewhere (divided by their sum over j where `normalised`). A pair that is an edge c times counts c
+    times. A row without edges gives 0.
+    """
+
+    log = False
+    normalised = True
+    reads: tuple[str, ...] = ()  # which of q and k the weights read
+    per_edge = False  # needs to know which edge of a Graph a pair is
+    needs_taps = False
+    scores_causal_only = False
+
+    def specs(self) -> tuple[TensorSpec, ...]:
+        """The tensors that the call passes."""
+        return ()
+
+    def prepare(self, operands: Operands) -> Operands:
+        """What does not depend on the pair, computed once: scaled queries, features, running gates."""
+        return operands
+
+    def scores(self, view: View, operands: Operands) -> Tensor:
+        """(B, H, *pairs) from prepared operands."""
+        raise NotImplementedError(f"{type(self).__name__} does not define scores")
+
+
+@description
+@dataclass(frozen=True)
+class Softmax(Weights):
+    """w_ij = softmax over j of  softcap tanh(scale q_i'k_j / softcap) + bias_ij.
+
+    Args:
+        content: whether q'k takes part; without it the weights depend on the bias alone and q, k may be None.
+        bias: None, a relative score (Table, Quadratic, Alibi, T5Buckets), PairBias or EdgeBias.
+        scale: of q'k; head_dim^-0.5 unless given.
+        softcap: bound of the content score, or None.
+
+    Source: Vaswani et al. 2017; Shaw et al. 2018 and Cordonnier et al. 2020 for relative scores.
+
+    Reference:
+
+        w = torch.softmax((q @ k.mT * scale + bias).masked_fill(~mask, -torch.inf), -1)
+    """
+
+    content: bool = True
+    bias: Bias | None = None
+    scale: float | None = None
+    softcap: float | None = None
+
+    log = True
+
+    def __post_init__(self) -> None:
+        Checks.choice(self, "content", (True, False))
+        Checks.instance(self, "bias", (Bias, type(None)), "a Bias such as Alibi(), or None")
+        for name in ("scale", "softcap"):
+            if getattr(self, name) is not None:
+                Checks.number(self, name, lambda s: 0 < s < math.inf, "a positive number or None")
+        if not self.content and self.bias is None:
+            raise ArgumentError("Softmax.bias", "a bias where content is False (Uniform('mean') has equal weights)", "None")
+        if not self.content and (self.scale is not None or self.softcap is not None):
+            raise ArgumentError("Softmax.content", "True where scale or softcap is given", "False")
+
+    @property
+    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("q", "k") if self.content else ()
+
+    @property
+    def per_edge(self) -> bool:  # type: ignore[override]
+        return self.bias is not None and self.bias.per_edge
+
+    def specs(self) -> tuple[TensorSpec, ...]:
+        return () if self.bias is None else self.bias.specs()
+
+    def prepare(self, operands: Operands) -> Operands:
+        if not self.content:
+            return operands
+        q = operands.require("q")
+        return operands.with_features(q * content_scale(self.scale, q), operands.require("k"))
+
+    def scores(self, view: View, operands: Operands) -> Tensor:
+        total: Tensor | None = None
+        if self.content:
+            total = view.dot(operands.require("q"), operands.require("k"))
+            if self.softcap is not None:
+                total = self.softcap * torch.tanh(total / self.softcap)
+        if self.bias is not None:
+            bias = self.bias.scores(view, operands)
+            total = bias if total is None else total + bias
+        assert total is not None
+        return total
+
+
+@description
+@dataclass(frozen=True)
+class Similarity(Weights):
+    """w_ij = sim(q_i, k_j) / sum_j sim(q_i, k_j) for a positive function of s = scale q'k (or of the distance).
+
+        "exponential"  exp(s): softmax            "polynomial"  (1 + s)^degree, even degree; `convert` gives its Kernel
+        "gaussian"     exp(-scale |q - k|^2 / 2)  "cauchy"      1 / (1 + scale |q - k|^2)
+
+    scale is head_dim^-0.5 unless given. Dense and graph only: nothing is factored.
+
+    Reference:
+
+        w = sim(q @ k.mT * scale) * mask;  w = w / w.sum(-1, keepdim=True)
+    """
+
+    function: Literal["exponential", "polynomial", "gaussian", "cauchy"] = "exponential"
+    degree: int = 2
+    scale: float | None = None
+
+    reads = ("q", "k")
+
+    def __post_init__(self) -> None:
+        Checks.choice(self, "function", ("exponential", "polynomial", "gaussian", "cauchy"))
+        Checks.integer(self, "degree", 2)
+        Checks.number(self, "degree", lambda n: n % 2 == 0, "an even degree, so that weights are not negative")
+        if self.scale is not None:
+            Checks.number(self, "scale", lambda s: 0 < s < math.inf, "a positive number or None")
+
+    @property
+    def log(self) -> bool:  # type: ignore[override]
+        return self.function in ("exponential", "gaussian")
+
+    def scores(self, view: View, operands: Operands) -> Tensor:
+        q, k = operands.require("q"), operands.require("k")
+        scale = content_scale(self.scale, q)
+        s = view.dot(q, k) * scale
+        if self.function == "exponential":
+            return s
+        if self.function == "polynomial":
+            return (1 + s) ** self.degree
+        squares = view.receiver((q * q).sum(-1)) + view.sender((k * k).sum(-1))
+        distance = (scale * squares - 2 * s).clamp(min=0)
+        return -distance / 2 if self.function == "gaussian" else 1 / (1 + distance)
+
+
+@description
+@dataclass(frozen=True)
+class Kernel(Weights):
+    """w_ij = phi(q_i)'phi(k_j) / sum_j phi(q_i)'phi(k_j): attention whose similarity factors, so it is also a recurrence.
+
+    Args:
+        feature_map: a FeatureMap, or its name: "elu1", "relu", "exp", "taylor2", "polynomial".
+        normalise: divide by the row's sum; no epsilon is added, and a row whose sum is 0 gives 0.
+        decay: None, "scalar" (tensor `log_decay` (B, H, K)) or "feature" (`log_decay` (B, H, K, M)): feature f of sender j
+            counts exp(sum of the log-gates of positions j + 1 ... i); gates <= 0; causal edges only.
+
+    Source: Katharopoulos et al. 2020, "Transformers are RNNs"; retention (Sun et al. 2023), gated linear attention (Yang et
+    al. 2024) for decay.
+
+    Reference:
+
+        w = phi(q) @ phi(k).mT * mask;  w = w / w.sum(-1, keepdim=True)
+    """
+
+    feature_map: FeatureMap | str = "elu1"
+    normalise: bool = True
+    decay: Literal["scalar", "feature"] | None = None
+
+    reads = ("q", "k")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "feature_map", feature_map(self.feature_map))
+        Checks.choice(self, "normalise", (True, False))
+        Checks.choice(self, "decay", (None, "scalar", "feature"))
+
+    @property
+    def phi(self) -> FeatureMap:
+        return feature_map(self.feature_map)
+
+    @property
+    def normalised(self) -> bool:  # type: ignore[override]
+        return self.normalise
+
+    @property
+    def scores_causal_only(self) -> bool:  # type: ignore[override]
+        return self.decay is not None
+
+    def specs(self) -> tuple[TensorSpec, ...]:
+        if self.decay is None:
+            return ()
+        dims = ("B", "H", "K") if self.decay == "scalar" else ("B", "H", "K", "M")
+        return (TensorSpec("log_decay", dims, "log of the gate that each position applies to the past, <= 0"),)
+
+    def prepare(self, operands: Operands) -> Operands:
+        """phi(q), phi(k), and with decay the running sum of log-gates at every sender and receiver."""
+        q, k = self.phi(operands.require("q")), self.phi(operands.require("k"))
+        if self.decay is None:
+            return operands.with_features(q, k)
+        at = operands.layout
+        gates = operands.named("log_decay")
+        if at.k_valid is not None:
+            keep = at.k_valid[:, None, :] if self.decay == "scalar" else at.k_valid[:, None, :, None]
+            gates = torch.where(keep, gates, 0)
+        at_sender = gates.cumsum(2)
+        index = (at.q_pos - at.k_pos[:, :1]) if at.keys else at.q_pos
+        index = index.clamp(0, max(at.keys - 1, 0))[:, None, :]
+        if self.decay == "feature":
+            index = index[..., None]
+        rows = max(index.shape[0], at_sender.shape[0])
+        shape = (rows, at_sender.shape[1], at.queries, *at_sender.shape[3:])
+        source = at_sender.expand(rows, *at_sender.shape[1:])
+        at_receiver = source.gather(2, index.expand(shape)) if at.keys else source.new_zeros(shape)
+        tail = () if self.decay == "scalar" else ("M",)
+        return operands.with_features(
+            q, k, gates_q=(("B", "H", "Q", *tail), at_receiver), gates_k=(("B", "H", "K", *tail), at_sender)
+        )
+
+    def scores(self, view: View, operands: Operands) -> Tensor:
+        q, k = operands.require("q"), operands.require("k")
+        if self.decay is None:
+            return view.dot(q, k)
+        gates_q, gates_k = operands.named("gates_q"), operands.named("gates_k")
+        if self.decay == "scalar":
+            return view.dot(q, k) * (view.receiver(gates_q) - view.sender(gates_k)).clamp(max=0).exp()
+        return view.pairwise(
+            _gated_dot, torch.cat([q, gates_q.expand(q.shape)], -1), torch.cat([k, gates_k.expand(k.shape)], -1)
+        )
+
+
+def _gated_dot(a: Tensor, b: Tensor) -> Tensor:
+    """sum_f q_f k_f exp(c_f(i) - c_f(j)) for a = [q, c(i)] and b = [k, c(j)]."""
+    m = a.shape[-1] // 2
+    decay = (a[..., m:] - b[..., m:]).clamp(max=0).exp()
+    return (a[..., :m] * b[..., :m] * decay).sum(-1)
+
+
+@description
+@dataclass(frozen=True)
+class Taps(Weights):
+    """w_ij = taps[h, t] for the tap t of a Stencil that leads from i to j: raw, signed, not normalised: a convolution.
+
+    Tensor `taps` (H, T), in row-major order of the kernel.
+
+    Reference:
+
+        y = torch.nn.functional.conv1d(v, taps[:, None, :], groups=H)   # one channel a head
+    """
+
+    normalised = False
+    needs_taps = True
+
+    def specs(self) -> tuple[TensorSpec, ...]:
+        return (TensorSpec("taps", ("H", "T"), "weight of each tap"),)
+
+    def scores(self, view: View, operands: Operands) -> Tensor:
+        return operands.named("taps")[:, view.tap[0, 0]][None]
+
+
+@description
+@dataclass(frozen=True)
+class Dynamic(Weights):
+    """w_ij = softmax over the taps of logits[b, h, i, t]: taps that the receiver predicts for itself.
+
+    Tensor `logits` (B, H, Q, T). With border "zeros" a missing tap keeps its share; with "renormalise" it has none.
+    Source: Wu et al. 2019, "Pay less attention with lightweight and dynamic convolutions".
+
+    Reference:
+
+        y[i] = sum(torch.softmax(logits[i], -1)[t] * v[i + t - left] for t in range(T))
+    """
+
+    log = True
+    needs_taps = True
+
+    def specs(self) -> tuple[TensorSpec, ...]:
+        return (TensorSpec("logits", ("B", "H", "Q", "T"), "score of each tap at each receiver"),)
+
+    def scores(self, view: View, operands: Operands) -> Tensor:
+        logits = operands.named("logits")
+        return view.by_receiver(logits, view.tap)
+
+
+@description
+@dataclass(frozen=True)
+class Uniform(Weights):
+    """Equal weights: 1 ("sum"), 1 / d_i ("mean"), or 1 / sqrt(d_i d_j) ("symmetric"), d being the number of senders.
+
+    "symmetric" is the GCN of Kipf and Welling 2017 (add self-loops to the edges first) and needs as many queries as keys.
+    Optional tensor `edge_weight` (B, H, E) on Graph edges multiplies the weights and replaces counts by sums in d.
+
+    Reference:
+
+        w = mask / mask.sum(-1, keepdim=True)   # "mean"
+    """
+
+    aggregate: Literal["sum", "mean", "symmetric"] = "mean"
+
+    def __post_init__(self) -> None:
+        Checks.choice(self, "aggregate", ("sum", "mean", "symmetric"))
+
+    @property
+    def normalised(self) -> bool:  # type: ignore[override]
+        return self.aggregate == "mean"
+
+    def prepare(self, operands: Operands) -> Operands:
+        if self.aggregate != "symmetric":
+            return operands
+        at = operands.layout
+        if at.queries != at.keys:
+            raise ArgumentError("q", f"{at.keys} queries, as many as keys, for Uniform('symmetric')", str(at.queries))
+        degree = operands.edges.view(at).count.sum(-1).to(operands.v.dtype)
+        root = torch.where(degree > 0, degree.clamp(min=1).rsqrt(), 0)
+        return operands.with_features(operands.q, operands.k, root=(("B", "H", "Q"), root), root_k=(("B", "H", "K"), root))
+
+    def scores(self, view: View, operands: Operands) -> Tensor:
+        if self.aggregate == "symmetric":
+            return view.receiver(operands.named("root")) * view.sender(operands.named("root_k"))
+        return operands.v.new_ones(1, 1, *([1] * view.rank))
+
+
+@description
+@dataclass(frozen=True)
+class Additive(Weights):
+    """w_ij = softmax over j of LeakyReLU(receiver_i + sender_j [+ edge_ij]): GAT. The call passes the two halves.
+
+    Tensors `receiver` (B, H, Q), `sender` (B, H, K), optionally `edge` (B, H, E) on Graph edges.
+    Source: Velickovic et al. 2018, "Graph attention networks".
+
+    Reference:
+
+        s = leaky_relu(receiver[..., :, None] + sender[..., None, :], negative_slope)
+    """
+
+    negative_slope: float = 0.2
+    edge: bool = False
+
+    log = True
+
+    def __post_init__(self) -> None:
+        Checks.number(self, "negative_slope", lambda s: 0 <= s < math.inf, "a number of at least 0")
+        Checks.choice(self, "edge", (True, False))
+
+    @property
+    def per_edge(self) -> bool:  # type: ignore[override]
+        return self.edge
+
+    def specs(self) -> tuple[TensorSpec, ...]:
+        halves = (
+            TensorSpec("receiver", ("B", "H", "Q"), "the receiver's half of the score"),
+            TensorSpec("sender", ("B", "H", "K"), "the sender's half of the score"),
+        )
+        return (*halves, TensorSpec("edge", ("B", "H", "E"), "the edge's part")) if self.edge else halves
+
+    def scores(self, view: View, operands: Operands) -> Tensor:
+        total = view.receiver(operands.named("receiver")) + view.sender(operands.named("sender"))
+        if self.edge:
+            total = total + view.edge(operands.named("edge"))
+        return torch.nn.functional.leaky_relu(total, self.negative_slope)
+
+
+@description
+@dataclass(frozen=True)
+class AdditiveV2(Weights):
+    """w_ij = softmax over j of attention_h'LeakyReLU(q_i + k_j): GATv2.
+
+    Tensor `attention` (H, D). Source: Brody et al. 2022, "How attentive are graph attention networks?".
+
+    Reference:
+
+        s = (leaky_relu(q[..., :, None, :] + k[..., None, :, :], negative_slope) * attention).sum(-1)
+    """
+
+    negative_slope: float = 0.2
+
+    log = True
+    reads = ("q", "k")
+
+    def __post_init__(self) -> None:
+        Checks.number(self, "negative_slope", lambda s: 0 <= s < math.inf, "a number of at least 0")
+
+    def specs(self) -> tuple[TensorSpec, ...]:
+        return (TensorSpec("attention", ("H", "D"), "direction that scores the sum"),)
+
+    def scores(self, view: View, operands: Operands) -> Tensor:
+        attention = operands.named("attention")
+        slope = self.negative_slope
+
+        def score(a: Tensor, b: Tensor, direction: Tensor) -> Tensor:
+            return (torch.nn.functional.leaky_relu(a + b, slope) * direction).sum(-1)
+
+        shaped = attention.view(1, attention.shape[0], *([1] * view.rank), attention.shape[1])
+        return view.pairwise(score, operands.require("q"), operands.require("k"), shaped)
+
+
+def content_scale(scale: float | None, q: Tensor) -> float:
+    """The factor of q'k: the one given, or head_dim^-0.5."""
+    return scale if scale is not None else max(q.shape[-1], 1) ** -0.5

@@ -1,0 +1,41 @@
+"""The application object and the one place where an error becomes a line on stderr and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+
+import typer
+
+import quadform.cli as package
+from quadform._errors import QuadformError
+
+app = typer.Typer(
+    name="quadform",
+    help="Attention, convolution, message passing and recurrence: one operator, four forms.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def register_verbs() -> None:
+    """Adds every module `quadform.cli.<verb>` that defines a function `<verb>` to the application."""
+    for info in pkgutil.iter_modules(package.__path__):
+        if not info.name.startswith("_"):
+            module = importlib.import_module(f"quadform.cli.{info.name}")
+            app.command(info.name)(getattr(module, info.name))
+
+
+def main() -> None:
+    """Runs the command line; expected errors are one line on stderr, never a traceback."""
+    register_verbs()
+    try:
+        app()
+    except KeyboardInterrupt:
+        print("quadform: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except (QuadformError, OSError, ValueError) as error:
+        print(f"quadform: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,54 @@
+"""What a form is: it says whether it accepts a call, what the call would cost, and computes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from quadform.forms._call import Call
+
+FLOPS_PER_SECOND = 6e10
+BYTES_PER_SECOND = 1e10
+SECONDS_PER_STEP = 2e-5
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Predicted cost of one call.
+
+    Attributes:
+        flops: floating-point operations of the arithmetic that the form carries out.
+        bytes: memory traffic beyond the caches, reads and writes.
+        state: bytes that a stream must keep between two calls; None where the form does not stream.
+        steps: sequential small operations, each of which costs a fixed time.
+        efficiency: share of the machine's rate that the form's inner loop reaches.
+    """
+
+    flops: float
+    bytes: float
+    state: int | None = None
+    steps: float = 1.0
+    efficiency: float = 1.0
+
+    @property
+    def seconds(self) -> float:
+        """max(arithmetic, traffic) plus the fixed time of the steps, with static rates of a small CPU."""
+        work = max(self.flops / (FLOPS_PER_SECOND * self.efficiency), self.bytes / BYTES_PER_SECOND)
+        return work + self.steps * SECONDS_PER_STEP
+
+
+class Form(Protocol):
+    """One of the four ways to compute the operator."""
+
+    name: str
+
+    def refusal(self, call: Call) -> str | None:
+        """Why this form does not compute the call, in a sentence; None where it does. Reads shapes and descriptions only."""
+
+    def cost(self, call: Call) -> Cost:
+        """The predicted cost of an accepted call."""
+
+    def run(self, call: Call) -> tuple[Tensor, Any]:
+        """(y of (B, H, n, Dv) in the dtype of v, and what else was asked for: weights or state, or None)."""
