@@ -53,6 +53,19 @@ class Edges(Description):
         """(left, right): all senders of position p lie in [p - left, p + right]; None where unbounded."""
         return None, None
 
+    @property
+    def band(self) -> Reach:
+        """As `reach`, without the pairs that `far_columns` and `far_rows` name."""
+        return self.reach
+
+    def far_columns(self, at: Layout) -> Tensor | None:
+        """Positions (Bp, c) of senders that receivers see from beyond the band, such as sinks; None for none."""
+        return None
+
+    def far_rows(self, at: Layout) -> Tensor | None:
+        """Positions (Bp, r) of receivers that see beyond the band; None for none."""
+        return None
+
     def relation(self, at: Layout) -> Tensor:
         """How often each pair is an edge: bool or int64, (Bp, Hp, n, m). Sender validity is not included."""
         raise NotImplementedError(f"{type(self).__name__} does not define relation")
@@ -149,6 +162,12 @@ class _Pair(Edges):
     def content(self) -> bool:
         return self.left.content or self.right.content
 
+    def far_columns(self, at: Layout) -> Tensor | None:
+        return _union(self.left.far_columns(at), self.right.far_columns(at))
+
+    def far_rows(self, at: Layout) -> Tensor | None:
+        return _union(self.left.far_rows(at), self.right.far_rows(at))
+
     def check(self, queries: int, keys: int, grid: tuple[int, ...]) -> None:
         self.left.check(queries, keys, grid)
         self.right.check(queries, keys, grid)
@@ -168,8 +187,11 @@ class And(_Pair):
 
     @property
     def reach(self) -> Reach:
-        (a, b), (c, d) = self.left.reach, self.right.reach
-        return _smaller(a, c), _smaller(b, d)
+        return _smaller(self.left.reach, self.right.reach)
+
+    @property
+    def band(self) -> Reach:
+        return _smaller(self.left.band, self.right.band)
 
     def relation(self, at: Layout) -> Tensor:
         a, b = self.left.relation(at), self.right.relation(at)
@@ -206,8 +228,11 @@ class Or(_Pair):
 
     @property
     def reach(self) -> Reach:
-        (a, b), (c, d) = self.left.reach, self.right.reach
-        return _larger(a, c), _larger(b, d)
+        return _larger(self.left.reach, self.right.reach)
+
+    @property
+    def band(self) -> Reach:
+        return _larger(self.left.band, self.right.band)
 
     def relation(self, at: Layout) -> Tensor:
         a, b = self.left.relation(at), self.right.relation(at)
@@ -306,9 +331,21 @@ def _fixed(edges: Any) -> bool:
     return hasattr(edges, "senders")
 
 
-def _smaller(a: int | None, b: int | None) -> int | None:
-    return b if a is None else a if b is None else min(a, b)
+def _smaller(a: Reach, b: Reach) -> Reach:
+    low, high = (y if x is None else x if y is None else min(x, y) for x, y in zip(a, b, strict=True))
+    return low, high
 
 
-def _larger(a: int | None, b: int | None) -> int | None:
-    return None if a is None or b is None else max(a, b)
+def _larger(a: Reach, b: Reach) -> Reach:
+    low, high = (None if x is None or y is None else max(x, y) for x, y in zip(a, b, strict=True))
+    return low, high
+
+
+def _union(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """Both sets of positions, (Bp, c) each; a position named twice stays once (the other becomes -1)."""
+    if a is None or b is None:
+        return b if a is None else a
+    rows = max(a.shape[0], b.shape[0])
+    a, b = a.expand(rows, -1), b.expand(rows, -1)
+    twice = (b[:, :, None] == a[:, None, :]).any(-1)
+    return torch.cat([a, torch.where(twice, -1, b)], -1)

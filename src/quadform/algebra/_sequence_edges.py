@@ -102,6 +102,13 @@ class Window(Edges):
     def reach(self) -> Reach:
         return (None if self.sinks else self.left * self.dilation), self.right * self.dilation
 
+    @property
+    def band(self) -> Reach:
+        return self.left * self.dilation, self.right * self.dilation
+
+    def far_columns(self, at: Layout) -> Tensor | None:
+        return torch.arange(self.sinks, device=at.q_pos.device)[None] if self.sinks else None
+
     def relation(self, at: Layout) -> Tensor:
         d = at.k_pos[:, None, :] - at.q_pos[:, :, None]
         ahead = d <= self.right * self.dilation
@@ -163,6 +170,26 @@ class Global(Edges):
         object.__setattr__(self, "indices", tuple(self.indices))
         if any(isinstance(i, bool) or not isinstance(i, int) or i < 0 for i in self.indices):
             raise ArgumentError("Global.indices", "positions of at least 0", repr(self.indices))
+
+    @property
+    def band(self) -> Reach:
+        return 0, 0
+
+    def far_columns(self, at: Layout) -> Tensor | None:
+        return self._positions(at)
+
+    def far_rows(self, at: Layout) -> Tensor | None:
+        return self._positions(at)
+
+    def _positions(self, at: Layout) -> Tensor:
+        """The global positions of each row, (Bp, count); -1 for one that the row does not have or that is named twice."""
+        device = at.k_len.device
+        fixed = sorted({*range(self.first), *self.indices})
+        start = torch.tensor(fixed, dtype=torch.int64, device=device)[None]
+        end = at.k_len[:, None] - 1 - torch.arange(self.last, device=device)
+        start = torch.where(start < at.k_len[:, None], start, -1)
+        twice = (end[:, :, None] == start[:, None, :]).any(-1)
+        return torch.cat([start, torch.where(twice | (end < 0), -1, end)], -1)
 
     def relation(self, at: Layout) -> Tensor:
         return (self.contains(at.q_pos, at.k_len)[:, :, None] | self.contains(at.k_pos, at.k_len)[:, None, :])[:, None]
