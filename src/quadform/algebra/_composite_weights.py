@@ -173,7 +173,8 @@ def pooling_matrix(operands: Operands, nodes: int) -> tuple[Tensor, Tensor]:
     if at.k_valid is not None:
         member = member & at.k_valid[:, None, :]
     count = member.sum(-1, keepdim=True)
-    return (member / count.clamp(min=1)).to(operands.v.dtype)[:, None], count[:, None, :, 0] > 0
+    share = member.to(operands.v.dtype) / count.clamp(min=1)
+    return share[:, None], count[:, None, :, 0] > 0
 
 
 def projection_matrix(operands: Operands, name: str) -> Tensor:

@@ -79,3 +79,25 @@ def from_slots(slots: Slots, at: Layout) -> EdgeList:
     tap = None if slots.taps is None else slots.taps.expand(1, 1, *index.shape)[0, 0][used]
     edge = None if slots.edges is None else slots.edges[0, 0][used]
     return EdgeList(receiver[used], index[used], offset[used], at.queries, at.keys, None, tap, edge)
+
+
+def stack_slots(rows: list[Slots], at: Layout) -> Slots:
+    """The tables of the rows of a batch as one, as wide as the widest."""
+    if len(rows) == 1:
+        return rows[0]
+    width = max(r.index.shape[-1] for r in rows)
+
+    def join(parts: list[Tensor | None], fill: int) -> Tensor | None:
+        wide = []
+        for x in parts:
+            if x is None:
+                return None
+            missing = list(x.shape)
+            missing[3] = width - x.shape[3]
+            wide.append(torch.cat([x, x.new_full(missing, fill)], 3))
+        return torch.cat(wide)
+
+    index, count = join([r.index for r in rows], at.keys), join([r.count.long() for r in rows], 0)
+    offset = join([r.offset for r in rows], 0)
+    assert index is not None and count is not None and offset is not None
+    return Slots(index, count, offset, at, join([r.taps for r in rows], 0), join([r.edges for r in rows], 0))

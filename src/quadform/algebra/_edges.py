@@ -14,7 +14,7 @@ from torch import Tensor
 
 from quadform._errors import Refused
 from quadform.algebra._description import Checks, Description, description
-from quadform.algebra._edge_list import EdgeList
+from quadform.algebra._edge_list import EdgeList, stack_slots
 from quadform.algebra._layout import Layout, pair_offsets
 from quadform.algebra._views import Pairs, Slots
 
@@ -74,7 +74,7 @@ class Edges(Description):
         """All offsets (sender - receiver) as (T, g) int64 where edges are the same around every receiver, else None."""
         return None
 
-    def receivers(self, k_len: Tensor, queries: int) -> Tensor | None:
+    def receivers(self, k_len: Tensor, queries: int, keys: int) -> Tensor | None:
         """How many receivers a sequence of k_len senders has, where the edges fix it; else None."""
         return None
 
@@ -294,8 +294,8 @@ class Transposed(Edges):
         inner = self.inner.offsets(at.swapped(at.grid))
         return None if inner is None else -inner
 
-    def receivers(self, k_len: Tensor, queries: int) -> Tensor | None:
-        return self.inner.senders(k_len, queries) if _fixed(self.inner) else None
+    def receivers(self, k_len: Tensor, queries: int, keys: int) -> Tensor | None:
+        return self.inner.senders(k_len, queries, keys) if _fixed(self.inner) else None
 
     def count_queries(self, keys: int, grid: tuple[int, ...] | None) -> int:
         return self.inner.count_senders(keys, grid) if _fixed(self.inner) else keys
@@ -307,7 +307,7 @@ class Transposed(Edges):
 
     def view(self, at: Layout, per_edge: bool = False) -> Pairs | Slots:
         if _fixed(self.inner):
-            return self.edge_list(at).slots(at)
+            return stack_slots([self.edge_list(at.row(b)).slots(at.row(b)) for b in range(at.rows)], at)
         return super().view(at, per_edge)
 
     def edge_list(self, at: Layout, rows: int = 256) -> EdgeList:

@@ -63,7 +63,7 @@ class Layout:
     def rows(self) -> int:
         """Bp: 1 where all rows of the batch stand alike, else the batch size."""
         valid = 1 if self.k_valid is None else self.k_valid.shape[0]
-        return max(self.q_pos.shape[0], self.k_pos.shape[0], valid)
+        return max(self.q_pos.shape[0], self.k_pos.shape[0], self.k_len.shape[0], valid)
 
     def swapped(self, grid: tuple[int, ...]) -> Layout:
         """The layout in which receivers send: for `edges.T`. Sender validity belongs to the call and is dropped."""
@@ -140,7 +140,7 @@ def build_layout(
             k_start, k_len = _span(k_valid)
     padded = flat and k_valid is not None
 
-    own = edges.receivers(k_len, queries)
+    own = edges.receivers(k_len, queries, keys)
     zero = torch.zeros_like(k_start)
     if positions is not None:
         if own is not None:

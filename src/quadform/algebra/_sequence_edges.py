@@ -33,7 +33,7 @@ class All(Edges):
     def offsets(self, at: Layout) -> Tensor | None:
         if len(at.grid) == 1:
             return _range(at, None, None, 1)
-        axes = [torch.arange(1 - size, size, device=at.q_pos.device) for size in at.grid]
+        axes = [torch.arange(min(1 - size, 0), max(size, 1), device=at.q_pos.device) for size in at.grid]
         return torch.cartesian_prod(*axes).reshape(-1, len(at.grid))
 
 

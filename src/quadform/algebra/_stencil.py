@@ -130,7 +130,7 @@ class Stencil(Edges):
     def output_grid(self, grid: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(self.output_size(size, d) for d, size in enumerate(grid))
 
-    def receivers(self, k_len: Tensor, queries: int) -> Tensor | None:
+    def receivers(self, k_len: Tensor, queries: int, keys: int) -> Tensor | None:
         if self.dims > 1:
             return torch.full_like(k_len, queries)
         low, high = self.pads[0]
@@ -138,13 +138,13 @@ class Stencil(Edges):
         out = torch.div(k_len + low + high - span, _each(self.stride, 1)[0], rounding_mode="floor") + 1
         return torch.where(k_len > 0, out.clamp(min=0), 0)
 
-    def senders(self, q_len: Tensor, queries: int) -> Tensor:
-        """Receivers of the transpose, for rows in which `q_len` of its senders exist: the least size that yields them."""
+    def senders(self, q_len: Tensor, senders: int, receivers: int) -> Tensor:
+        """How many senders a row has of which q_len of the `receivers` exist: the same surplus over the least number that
+        `senders` has, so that a row is transposed as it would be alone."""
         if self.dims > 1:
-            return torch.full_like(q_len, queries)
-        least = torch.where(q_len > 0, self._least(q_len, 0), 0)
-        full = q_len.amax()
-        return torch.where(q_len == full, torch.full_like(least, queries), least) if q_len.numel() else least
+            return torch.full_like(q_len, senders)
+        surplus = senders - int(self._least(receivers, 0)) if receivers else 0
+        return torch.where(q_len > 0, (self._least(q_len, 0) + surplus).clamp(min=0), 0)
 
     def _least(self, out: Tensor | int, d: int) -> Tensor | int:
         low, high = self.pads[d]
@@ -227,10 +227,11 @@ def border_map(point: Tensor, size: Tensor, border: str) -> tuple[Tensor, Tensor
 
     Reference: torch.nn.functional.pad with mode "replicate", "circular" or "reflect".
     """
+    point, size = torch.broadcast_tensors(point, size)
     inside = (point >= 0) & (point < size)
     if border in ("zeros", "renormalise", "valid"):
         return torch.where(inside, point, 0), inside
-    some = (size > 0).expand(point.shape)
+    some = size > 0
     last = (size - 1).clamp(min=0)
     if border == "replicate":
         mapped = torch.minimum(point.clamp(min=0), last)

@@ -266,7 +266,7 @@ class Taps(Weights):
         return (TensorSpec("taps", ("H", "T"), "weight of each tap"),)
 
     def scores(self, view: View, operands: Operands) -> Tensor:
-        return operands.named("taps")[:, view.tap[0, 0]][None]
+        return operands.named("taps")[:, view.tap[:, 0]].movedim(0, 1)
 
 
 @description

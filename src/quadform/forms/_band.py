@@ -28,6 +28,8 @@ def banded(operands: Operands, edges: Edges, weights: Weights, rows: int | None 
     gathered once. Receivers in far rows see all senders and are computed apart.
     """
     at = operands.layout
+    if not at.keys:
+        return F.pad(operands.v, (0, 0, 0, at.queries))
     prepared = weights.prepare(operands)
     shape = (operands.batch, operands.heads, at.queries, operands.v.shape[-1])
     blocks, far = _blocks(edges, at, rows), edges.far_columns(at)
@@ -87,14 +89,14 @@ def _without(at: Layout, edges: Edges, far: Tensor) -> Tensor:
 def select_columns(operands: Operands, position: Tensor) -> Operands:
     """The senders at the given positions (Bp, c); a position that a row lacks is not valid."""
     at = operands.layout
-    index = position - (at.k_pos[:, :1] if at.keys else 0)
+    index = position - at.k_pos[:, :1]
     inside = (position >= 0) & (index >= 0) & (index < at.keys)
-    index = index.clamp(0, max(at.keys - 1, 0))
+    index = index.clamp(0, at.keys - 1)
     valid = inside if at.k_valid is None else inside & _gather(at.k_valid, index, 1)
     layout = dataclasses.replace(at, k_pos=torch.where(inside, position, -1), k_valid=valid, shift=None)
 
     def pick(x: Tensor, names: tuple[str, ...]) -> Tensor:
-        return _gather(x, index, names.index("K")) if "K" in names and at.keys else _empty(x, names, index.shape[-1])
+        return _gather(x, index, names.index("K"))
 
     tensors = {n: pick(x, operands.dims[n]) if "K" in operands.dims[n] else x for n, x in operands.tensors.items()}
     k = None if operands.k is None else pick(operands.k, ("B", "H", "K", "M"))
@@ -121,12 +123,6 @@ def _gather(x: Tensor, index: Tensor, axis: int) -> Tensor:
     view = [1] * x.dim()
     view[0], view[axis] = index.shape[0], index.shape[-1]
     return x.expand(rows, *x.shape[1:]).gather(axis, index.view(view).expand(shape))
-
-
-def _empty(x: Tensor, names: tuple[str, ...], columns: int) -> Tensor:
-    shape = list(x.shape)
-    shape[names.index("K")] = columns
-    return x.new_zeros(shape)
 
 
 def join_columns(a: Operands, b: Operands) -> Operands:

@@ -6,8 +6,9 @@ from quadform._errors import ArgumentError, Refused
 from quadform.forms._call import Call
 from quadform.forms._dense import Dense
 from quadform.forms._form import Form
+from quadform.forms.convolution import Convolution
 
-FORMS: dict[str, Form] = {form.name: form for form in (Dense(),)}
+FORMS: dict[str, Form] = {form.name: form for form in (Dense(), Convolution())}
 
 
 def choose(call: Call, form: str) -> Form:
