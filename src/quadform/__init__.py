@@ -48,6 +48,7 @@ from quadform.algebra import (
     from_sliding_window as from_sliding_window,
     parse as parse,
 )
-from quadform.forms import Explanation as Explanation, attend as attend, explain as explain
+from quadform.convert import Certificate as Certificate, Converted as Converted, convert as convert
+from quadform.forms import Explanation as Explanation, attend as attend, backends as backends, explain as explain
 
 __version__ = "0.1.0"

@@ -1,6 +1,7 @@
 """Four ways to compute the operator, the chooser, and its cost model."""
 
 from quadform.forms._attend import attend as attend
+from quadform.forms._backends import backends as backends
 from quadform.forms._explain import Explanation as Explanation, explain as explain
 from quadform.forms._form import Cost as Cost, Form as Form
 from quadform.forms._registry import FORMS as FORMS

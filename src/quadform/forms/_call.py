@@ -96,7 +96,8 @@ def build_call(
     batch, keys = v.shape[0], v.shape[2]
     queries = q.shape[2] if q is not None else edges.count_queries(keys, grid)
     _check_pair(edges, weights)
-    layout = build_layout(edges, batch, queries, keys, v.device, lengths, key_mask, positions, grid)
+    device = torch.device("cpu") if v.is_meta else v.device  # a call on the meta device is explained, never computed
+    layout = build_layout(edges, batch, queries, keys, device, lengths, key_mask, positions, grid)
     edges.check(queries, keys, layout.grid)
     tensors = dict(tensors or {})
     dims = _check_tensors(tensors, edges, weights, {"B": batch, "H": heads, "Q": queries, "K": keys}, q, v, layout)

@@ -29,7 +29,8 @@ class Dense:
 
     def cost(self, call: Call) -> Cost:
         n, m = call.layout.queries, call.layout.keys
-        pairs = call.v.shape[0] * call.heads * n * m
+        nodes = call.weights.nodes if isinstance(call.weights, Via) else None
+        pairs = call.v.shape[0] * call.heads * (n * m if nodes is None else nodes * (n + m))
         size = call.v.element_size()
         flops = pairs * 2.0 * (call.head_dim + call.v.shape[-1])
         if fusable(call):
@@ -89,4 +90,4 @@ def _additive(view: Pairs, dtype: torch.dtype) -> Tensor:
     """A bool mask, or log-counts where an edge counts more than once."""
     if view.count.dtype == torch.bool:
         return view.count
-    return view.count.to(torch.float32).log().to(dtype)
+    return view.count.to(torch.promote_types(dtype, torch.float32)).log().to(dtype)
