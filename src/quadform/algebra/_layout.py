@@ -123,6 +123,8 @@ def build_layout(
     """Validates and combines `lengths`, `key_mask`, `positions` and `grid` of a call into a Layout."""
     grid = _check_grid(grid, keys)
     flat = len(grid) == 1
+    if batch == 0:
+        lengths, key_mask, positions = _check_empty(lengths, key_mask, positions, queries, keys, device)
     k_start = torch.zeros(1, dtype=torch.int64, device=device)
     k_len = torch.full((1,), keys, dtype=torch.int64, device=device)
     q_len: Tensor | None = None
@@ -173,6 +175,20 @@ def build_layout(
     elif not padded:
         shift = 0 if own is not None else keys - queries
     return Layout(q_pos, k_pos, q_len, k_len, k_valid, grid, shift, padded, q_valid)
+
+
+def _check_empty(
+    lengths: Lengths, key_mask: Tensor | None, positions: Positions, queries: int, keys: int, device: torch.device
+) -> tuple[None, None, Positions]:
+    """What a batch of no rows leaves of its options once they are checked: one row's positions, of any value."""
+    if lengths is not None:
+        _check_lengths(lengths, 0, queries, keys, device)
+    if key_mask is not None:
+        _check_mask(key_mask, 0, keys, device)
+    if positions is not None:
+        q_pos, k_pos = _check_positions(positions, 0, queries, keys, device)
+        positions = q_pos.new_zeros(queries), k_pos.new_zeros(keys)
+    return None, None, positions
 
 
 def _span(valid: Tensor) -> tuple[Tensor, Tensor]:
@@ -243,5 +259,6 @@ def _check_positions(
         if not isinstance(value, Tensor) or value.is_floating_point() or value.shape not in shapes:
             got = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
             raise ArgumentError("positions", f"an integer tensor of {which} positions, ({n},) or ({batch}, {n})", got)
-        out.append(value.to(device, torch.int64).reshape(-1, n))
+        value = value.to(device, torch.int64)
+        out.append(value[None] if value.dim() == 1 else value)
     return out[0], out[1]

@@ -102,12 +102,15 @@ class Quadratic(Bias):
     def at(self, offset: Tensor, operands: Operands) -> Tensor:
         centre = operands.named("centre")
         pairs = offset.dim() - 3
-        shape = (1, centre.shape[0], *([1] * pairs))
-        d = offset.to(centre.dtype) - centre.view(*shape, -1)
+
+        def by_head(x: Tensor) -> Tensor:
+            return x.reshape(1, x.shape[0], *([1] * pairs), *x.shape[1:])
+
+        d = offset.to(centre.dtype) - by_head(centre)
         if self.general:
-            precision = operands.named("precision").view(*shape, centre.shape[1], centre.shape[1])
+            precision = by_head(operands.named("precision"))
             return -0.5 * (d[..., None, :] @ precision @ d[..., :, None])[..., 0, 0]
-        return -operands.named("alpha").view(shape) * (d * d).sum(-1)
+        return -by_head(operands.named("alpha")) * (d * d).sum(-1)
 
 
 @description
