@@ -32,7 +32,8 @@ def worst_difference(edges, weights, *, n, tensors=None, q_heads=2, heads=2, que
     results = [
         [y, *torch.autograd.grad(y, inputs, gradient, allow_unused=True, materialize_grads=True)] for y in outputs
     ]
-    return max(float((a - b).abs().max()) for a, b in zip(*results, strict=True) if a.numel())
+    pairs = zip(*results, strict=True)
+    return max((float((a - b).detach().abs().max()) for a, b in pairs if a.numel()), default=0.0)
 
 
 def masks(n: int):
