@@ -12,6 +12,7 @@ from torch import Tensor
 from quadform._errors import ArgumentError
 from quadform.algebra._description import Checks, Description, description
 from quadform.algebra._features import FeatureMap, feature_map
+from quadform.algebra._layout import Layout
 from quadform.algebra._operands import Operands, TensorSpec
 from quadform.algebra._relative import Bias
 from quadform.algebra._views import View
@@ -214,15 +215,7 @@ class Kernel(Weights):
         if at.k_valid is not None:
             keep = at.k_valid[:, None, :] if self.decay == "scalar" else at.k_valid[:, None, :, None]
             gates = torch.where(keep, gates, 0)
-        at_sender = gates.cumsum(2)
-        index = (at.q_pos - at.k_pos[:, :1]) if at.keys else at.q_pos
-        index = index.clamp(0, max(at.keys - 1, 0))[:, None, :]
-        if self.decay == "feature":
-            index = index[..., None]
-        rows = max(index.shape[0], at_sender.shape[0])
-        shape = (rows, at_sender.shape[1], at.queries, *at_sender.shape[3:])
-        source = at_sender.expand(rows, *at_sender.shape[1:])
-        at_receiver = source.gather(2, index.expand(shape)) if at.keys else source.new_zeros(shape)
+        at_sender, at_receiver = running_gates(gates, at)
         tail = () if self.decay == "scalar" else ("M",)
         return operands.with_features(
             q, k, gates_q=(("B", "H", "Q", *tail), at_receiver), gates_k=(("B", "H", "K", *tail), at_sender)
@@ -238,6 +231,24 @@ class Kernel(Weights):
         return view.pairwise(
             _gated_dot, torch.cat([q, gates_q.expand(q.shape)], -1), torch.cat([k, gates_k.expand(k.shape)], -1)
         )
+
+
+def running_gates(gates: Tensor, at: Layout) -> tuple[Tensor, Tensor]:
+    """Sums of log-gates (B, H, m, ...), in order of position, up to each sender and up to each receiver."""
+    if not at.keys:
+        return gates, gates.new_zeros(*gates.shape[:2], at.queries, *gates.shape[3:])
+    k_pos, order = at.k_pos.sort(dim=-1, stable=True)
+    rows = max(k_pos.shape[0], at.q_pos.shape[0])
+    targets = at.q_pos.expand(rows, -1).contiguous()
+    last = torch.searchsorted(k_pos.expand(rows, -1).contiguous(), targets, right=True) - 1
+
+    def pick(x: Tensor, index: Tensor) -> Tensor:
+        lead = x.shape[0] if index.shape[0] == 1 else index.shape[0]
+        index = index.reshape(index.shape[0], 1, -1, *[1] * (x.dim() - 3))
+        return x.expand(lead, *x.shape[1:]).gather(2, index.expand(lead, x.shape[1], -1, *x.shape[3:]))
+
+    total = pick(gates, order).cumsum(2)
+    return pick(total, order.argsort(-1)), pick(total, last.clamp(min=0))
 
 
 def _gated_dot(a: Tensor, b: Tensor) -> Tensor:

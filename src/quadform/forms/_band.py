@@ -117,7 +117,7 @@ def select_rows(operands: Operands, index: Tensor) -> Operands:
 
 def _gather(x: Tensor, index: Tensor, axis: int) -> Tensor:
     """x with dimension `axis` indexed by (Bp, c), row by row of the batch (dimension 0)."""
-    rows = max(x.shape[0], index.shape[0])
+    rows = x.shape[0] if index.shape[0] == 1 else index.shape[0]
     shape = [rows, *x.shape[1:]]
     shape[axis] = index.shape[-1]
     view = [1] * x.dim()
@@ -142,7 +142,7 @@ def join_columns(a: Operands, b: Operands) -> Operands:
     )
 
     def cat(x: Tensor, y: Tensor, axis: int) -> Tensor:
-        lead = max(x.shape[0], y.shape[0])
+        lead = x.shape[0] if y.shape[0] == 1 else y.shape[0]
         return torch.cat([x.expand(lead, *x.shape[1:]), y.expand(lead, *y.shape[1:])], axis)
 
     tensors = {

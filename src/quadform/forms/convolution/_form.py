@@ -87,6 +87,8 @@ class Convolution:
         inner = edges.inner if isinstance(edges, Transposed) else edges
         if isinstance(weights, Via):
             y = _pooled(operands, weights)
+        elif not call.v.numel():
+            y = evaluate(operands, edges, weights)  # torch's convolutions lose the other sizes of an empty tensor
         elif isinstance(inner, Stencil):
             y = _row_by_row(operands, inner, weights) if call.layout.padded else _on_grid(operands, weights)
         else:
