@@ -138,12 +138,13 @@ def test_taps_equal_torch(border, mode):
     assert torch.equal(y, expected.reshape(2, 5, 3, -1).movedim(1, 3))
 
 
-def test_window_has_second_derivatives():
+@pytest.mark.parametrize("weights", [qf.Softmax(), qf.Kernel()], ids=str)
+@pytest.mark.parametrize("sinks", [0, 1])
+def test_window_has_second_derivatives(weights, sinks):
     q, k, v = (normal(1, 1, 9, 2) for _ in range(3))
-    edges = qf.Window(2, 1, sinks=1)
 
     def window(*x: torch.Tensor) -> torch.Tensor:
-        return qf.attend(*x, edges, qf.Kernel(), form="convolution")
+        return qf.attend(*x, qf.Window(2, 1, sinks=sinks), weights, form="convolution")
 
     assert torch.autograd.gradcheck(window, (q, k, v))
     assert torch.autograd.gradgradcheck(window, (q, k, v))

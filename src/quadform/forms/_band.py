@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quadform.algebra import Edges, Layout, Operands, Pairs, Softmax, Weights
+from quadform.algebra import Edges, Layout, Operands, Pairs, Weights
 from quadform.algebra._edges import band_columns
 from quadform.forms._blockwise import Block, blockwise
-from quadform.forms._normalise import pair_weights
+from quadform.forms._evaluate import aggregate
 
 
 def is_banded(edges: Edges) -> bool:
@@ -34,10 +34,9 @@ def banded(operands: Operands, edges: Edges, weights: Weights, rows: int | None 
     shape = (operands.batch, operands.heads, at.queries, operands.v.shape[-1])
     blocks, far = _blocks(edges, at, rows), edges.far_columns(at)
     if far is None:
-        plain = _plain_softmax(weights)
 
         def near(cut: Sequence[Operands]) -> Tensor:
-            return _sdpa(cut[0], edges) if plain else _weigh(cut[0], edges, weights, edges.view(cut[0].layout))
+            return aggregate(weights, edges.view(cut[0].layout), cut[0])
 
         y = blockwise([prepared], blocks, near, shape)
     else:
@@ -47,8 +46,8 @@ def banded(operands: Operands, edges: Edges, weights: Weights, rows: int | None 
 
         def both(cut: Sequence[Operands]) -> Tensor:
             joined = join_columns(cut[0], cut[1])
-            view = Pairs(torch.cat([_without(cut[0].layout, edges, far), edges.view(cut[1].layout).count], -1), joined.layout)
-            return _weigh(joined, edges, weights, view)
+            count = torch.cat([_without(cut[0].layout, edges, far), edges.view(cut[1].layout).count], -1)
+            return aggregate(weights, Pairs(count, joined.layout), joined)
 
         y = blockwise([prepared, extra], blocks, both, shape)
     apart = edges.far_rows(at)
@@ -62,21 +61,6 @@ def _blocks(edges: Edges, at: Layout, rows: int | None) -> list[Block]:
     starts = range(0, at.queries, size)
     cuts = [slice(a, min(a + size, at.queries)) for a in starts]
     return [Block(cut, (band_columns(edges.band, at, cut),)) for cut in cuts]
-
-
-def _plain_softmax(weights: Weights) -> bool:
-    return isinstance(weights, Softmax) and weights.content and weights.bias is None and weights.softcap is None
-
-
-def _sdpa(operands: Operands, edges: Edges) -> Tensor:
-    """Softmax of prepared (scaled) q by SDPA under the block's mask."""
-    view = edges.view(operands.layout)
-    mask = view.count if view.count.dtype == torch.bool else view.count.to(operands.v.dtype).log()
-    return F.scaled_dot_product_attention(operands.require("q"), operands.require("k"), operands.v, attn_mask=mask, scale=1.0)
-
-
-def _weigh(operands: Operands, edges: Edges, weights: Weights, view: Pairs) -> Tensor:  # type: ignore[no-untyped-def]
-    return view.combine(pair_weights(weights, view, operands), operands.v)
 
 
 def _without(at: Layout, edges: Edges, far: Tensor) -> Tensor:
@@ -160,7 +144,7 @@ def _overwrite_rows(y: Tensor, position: Tensor, prepared: Operands, edges: Edge
     index = position - at.q_pos[:, :1]
     inside = (position >= 0) & (index >= 0) & (index < at.queries)
     picked = select_rows(prepared, index.clamp(0, at.queries - 1))
-    rows = _weigh(picked, edges, weights, edges.view(picked.layout))
+    rows = aggregate(weights, edges.view(picked.layout), picked)
     rows = rows.expand(*y.shape[:2], -1, -1)
     target = torch.where(inside, index, at.queries).expand(y.shape[0], -1)[:, None, :, None].expand_as(rows)
     return F.pad(y, (0, 0, 0, 1)).scatter(2, target, rows)[:, :, : at.queries]

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from quadform.algebra import Operands
 
@@ -94,7 +95,7 @@ class _Blockwise(torch.autograd.Function):
         wanted = [i for i, needed in enumerate(ctx.needs_input_grad[1:]) if needed]
         out: list[Tensor | None] = [None] * len(tensors)
         if torch.is_grad_enabled():
-            with torch.enable_grad():
+            with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # fused attention has one derivative only
                 y = plan.whole(tensors)
             found = torch.autograd.grad(y, [tensors[i] for i in wanted], grad, create_graph=True, allow_unused=True)
             for i, g in zip(wanted, found, strict=True):

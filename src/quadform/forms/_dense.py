@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quadform.algebra import All, Causal, Edges, Operands, Pairs, Softmax, Via, Weights
+from quadform.algebra import All, Causal, Pairs, Softmax, Via
 from quadform.forms._call import Call
+from quadform.forms._evaluate import additive_mask, evaluate, is_plain
 from quadform.forms._form import Cost
 from quadform.forms._normalise import pair_weights
 from quadform.forms._via import via
@@ -55,17 +56,10 @@ class Dense:
         return y, view.matrix(dropped, call.layout.keys).to(call.v.dtype) if call.return_weights else None
 
 
-def evaluate(operands: Operands, edges: Edges, weights: Weights) -> Tensor:
-    """sum_j w_ij v_j of operands that are already wide and in the compute dtype."""
-    view = edges.view(operands.layout)
-    return view.combine(pair_weights(weights, view, weights.prepare(operands)), operands.v)
-
-
 def fusable(call: Call) -> bool:
     """Whether SDPA computes exactly this: softmax of q'k alone over a set of pairs, each counted once."""
-    weights = call.weights
-    plain = isinstance(weights, Softmax) and weights.content and weights.bias is None and weights.softcap is None
-    return plain and not call.edges.by_slots and not call.return_weights and call.q is not None and call.k is not None
+    contents = call.q is not None and call.k is not None
+    return is_plain(call.weights) and contents and not call.edges.by_slots and not call.return_weights
 
 
 def fused(call: Call) -> Tensor:
@@ -80,14 +74,7 @@ def fused(call: Call) -> Tensor:
     if not causal and (call.edges != All() or at.k_valid is not None):
         view = call.edges.view(at)
         assert isinstance(view, Pairs)
-        mask = _additive(view, q.dtype)
+        mask = additive_mask(view, q.dtype)
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, dropout_p=call.dropout_p, is_causal=causal, scale=call.weights.scale
     )
-
-
-def _additive(view: Pairs, dtype: torch.dtype) -> Tensor:
-    """A bool mask, or log-counts where an edge counts more than once."""
-    if view.count.dtype == torch.bool:
-        return view.count
-    return view.count.to(torch.promote_types(dtype, torch.float32)).log().to(dtype)

@@ -24,7 +24,7 @@ from quadform.algebra import (
 )
 from quadform.forms._band import banded, is_banded
 from quadform.forms._call import Call
-from quadform.forms._dense import evaluate
+from quadform.forms._evaluate import evaluate
 from quadform.forms._form import Cost
 from quadform.forms._via import _hop
 from quadform.forms.convolution._frame import Frame, offsets_frame, stencil_frame
