@@ -89,7 +89,8 @@ def test_stencils_on_grids_agree_with_dense(border, grid):
 
 
 @pytest.mark.parametrize("edges", [
-    qf.All(), qf.Causal(), qf.Window(3, 2), qf.Window(2, 1, 2), qf.Window(3, 3) & qf.Causal(), qf.Window(1) | qf.Window(4, 4, 2),
+    qf.All(), qf.Causal(), qf.Window(3, 2), qf.Window(2, 1, 2),
+    qf.Window(3, 3) & qf.Causal(), qf.Window(1) | qf.Window(4, 4, 2),
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize(("bias", "tensors"), [
     (qf.Table(4, 3), {"table": torch.linspace(-9, 9, 16).view(2, 8)}),
@@ -132,7 +133,9 @@ def test_pooling_agrees_with_dense(nodes):
 @pytest.mark.parametrize(("border", "mode"), [("zeros", "constant"), *((b, b) for b in BORDERS[2:])])
 def test_taps_equal_torch(border, mode):
     v, taps = torch.randn(2, 3, 11, 5, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
-    y = qf.attend(None, None, v, Stencil(4, 2, 2, (3, 2), border), qf.Taps(), tensors={"taps": taps}, form="convolution")
+    y = qf.attend(
+        None, None, v, Stencil(4, 2, 2, (3, 2), border), qf.Taps(), tensors={"taps": taps}, form="convolution"
+    )
     channels = v.movedim(3, 1).reshape(10, 3, 11)
     expected = F.conv1d(F.pad(channels, (3, 2), mode=mode), taps[:, None], stride=2, dilation=2, groups=3)
     assert torch.equal(y, expected.reshape(2, 5, 3, -1).movedim(1, 3))

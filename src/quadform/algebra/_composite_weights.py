@@ -54,7 +54,9 @@ class Hybrid(Weights):
         if self.near.content or not self.near.positional:
             raise ArgumentError("Hybrid.near", "positional edges such as Window(8) | Global(first=1)", str(self.near))
         if self.far.decay is not None or not self.far.normalise or not self.far.phi.positive:
-            raise ArgumentError("Hybrid.far", "a normalised Kernel without decay and with positive products", str(self.far))
+            raise ArgumentError(
+                "Hybrid.far", "a normalised Kernel without decay and with positive products", str(self.far)
+            )
 
     def specs(self) -> tuple[TensorSpec, ...]:
         return (TensorSpec("far_log_gain", ("H",), "log of the gain of the far part"),) if self.gain else ()
@@ -151,7 +153,9 @@ class Via(Weights):
         if isinstance(self.inner, Taps):
             return (
                 TensorSpec("projection", ("H", size, "N"), "weight of each position at each node"),
-                TensorSpec("projection_v", ("H", size, "N"), "the same for values; projection unless given", optional=True),
+                TensorSpec(
+                    "projection_v", ("H", size, "N"), "the same for values; projection unless given", optional=True
+                ),
             )
         if self.pooling:
             return ()

@@ -7,7 +7,7 @@ offsets) follows from it, and a class overrides only what it can say better.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -93,8 +93,10 @@ class Edges(Description):
         """The pairs for dense evaluation, with senders that do not exist taken out."""
         count = self.relation(at)
         if at.k_valid is not None:
-            count = count * at.k_valid[:, None, None, :] if count.dtype != torch.bool else (
-                count & at.k_valid[:, None, None, :]
+            count = (
+                count * at.k_valid[:, None, None, :]
+                if count.dtype != torch.bool
+                else (count & at.k_valid[:, None, None, :])
             )
         return Pairs(count, at)
 
@@ -251,6 +253,22 @@ class Or(_Pair):
     __repr__ = __str__
 
 
+class GridEdges(Edges):
+    """Edges that number their own receivers, so that the transpose must ask for the grid of senders."""
+
+    def senders(self, q_len: Tensor, senders: int, receivers: int) -> Tensor:
+        """How many senders a row has of which q_len of the `receivers` exist, when `senders` have all of them."""
+        raise NotImplementedError(f"{type(self).__name__} does not define senders")
+
+    def senders_grid(self, grid: tuple[int, ...], senders: int) -> tuple[int, ...]:
+        """The grid of `senders` whose receivers are numbered by `grid`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define senders_grid")
+
+    def count_senders(self, keys: int, grid: tuple[int, ...] | None) -> int:
+        """The least number of senders that has that many receivers."""
+        raise NotImplementedError(f"{type(self).__name__} does not define count_senders")
+
+
 @description
 @dataclass(frozen=True)
 class Transposed(Edges):
@@ -282,23 +300,23 @@ class Transposed(Edges):
         return self.inner.reach[::-1]
 
     def check(self, queries: int, keys: int, grid: tuple[int, ...]) -> None:
-        self.inner.check(keys, queries, self.inner.senders_grid(grid, queries) if _fixed(self.inner) else grid)
+        self.inner.check(keys, queries, self.inner.senders_grid(grid, queries) if isinstance(self.inner, GridEdges) else grid)
 
     def relation(self, at: Layout) -> Tensor:
-        grid = self.inner.senders_grid(at.grid, at.queries) if _fixed(self.inner) else at.grid
+        grid = self.inner.senders_grid(at.grid, at.queries) if isinstance(self.inner, GridEdges) else at.grid
         return self.inner.relation(at.swapped(grid)).transpose(-1, -2)
 
     def offsets(self, at: Layout) -> Tensor | None:
-        if _fixed(self.inner):
+        if isinstance(self.inner, GridEdges):
             return None
         inner = self.inner.offsets(at.swapped(at.grid))
         return None if inner is None else -inner
 
     def receivers(self, k_len: Tensor, queries: int, keys: int) -> Tensor | None:
-        return self.inner.senders(k_len, queries, keys) if _fixed(self.inner) else None
+        return self.inner.senders(k_len, queries, keys) if isinstance(self.inner, GridEdges) else None
 
     def count_queries(self, keys: int, grid: tuple[int, ...] | None) -> int:
-        return self.inner.count_senders(keys, grid) if _fixed(self.inner) else keys
+        return self.inner.count_senders(keys, grid) if isinstance(self.inner, GridEdges) else keys
 
     def resolve(self, operands: Operands, weights: Weights, within: Edges | None = None) -> Edges:
         if self.inner.content:
@@ -306,12 +324,12 @@ class Transposed(Edges):
         return self
 
     def view(self, at: Layout, per_edge: bool = False) -> Pairs | Slots:
-        if _fixed(self.inner):
+        if isinstance(self.inner, GridEdges):
             return stack_slots([self.edge_list(at.row(b)).slots(at.row(b)) for b in range(at.rows)], at)
         return super().view(at, per_edge)
 
     def edge_list(self, at: Layout, rows: int = 256) -> EdgeList:
-        if not _fixed(self.inner):
+        if not isinstance(self.inner, GridEdges):
             return super().edge_list(at, rows)
         back = self.inner.edge_list(at.swapped(self.inner.senders_grid(at.grid, at.queries)))
         back = back.take(back.sender < back.keys)
@@ -324,11 +342,6 @@ class Transposed(Edges):
         return f"{self.inner}.T"
 
     __repr__ = __str__
-
-
-def _fixed(edges: Any) -> bool:
-    """Stencils number their own receivers; only they have a `senders` count to invert."""
-    return hasattr(edges, "senders")
 
 
 def _smaller(a: Reach, b: Reach) -> Reach:

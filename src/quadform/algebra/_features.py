@@ -133,7 +133,13 @@ class Polynomial(FeatureMap):
         return out
 
 
-NAMES: dict[str, type[FeatureMap]] = {"elu1": Elu1, "relu": Relu, "exp": Exp, "taylor2": Taylor2, "polynomial": Polynomial}
+NAMES: dict[str, type[FeatureMap]] = {
+    "elu1": Elu1,
+    "relu": Relu,
+    "exp": Exp,
+    "taylor2": Taylor2,
+    "polynomial": Polynomial,
+}
 
 
 def feature_map(value: FeatureMap | str) -> FeatureMap:

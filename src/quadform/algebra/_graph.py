@@ -49,11 +49,17 @@ class Graph(Edges):
             except (ValueError, TypeError, RuntimeError):
                 raise ArgumentError("Graph.edge_index", "an integer tensor of shape (2, E)", repr(index)[:60]) from None
         if index.dim() != 2 or index.shape[0] != 2 or index.is_floating_point() or index.dtype == torch.bool:
-            raise ArgumentError("Graph.edge_index", "an integer tensor of shape (2, E)", f"{index.dtype} {tuple(index.shape)}")
+            raise ArgumentError(
+                "Graph.edge_index", "an integer tensor of shape (2, E)", f"{index.dtype} {tuple(index.shape)}"
+            )
         nodes = self.num_nodes
         if isinstance(nodes, int) and not isinstance(nodes, bool):
             nodes = (nodes, nodes)
-        if not isinstance(nodes, tuple | list) or len(nodes) != 2 or any(not isinstance(n, int) or n < 0 for n in nodes):
+        if (
+            not isinstance(nodes, tuple | list)
+            or len(nodes) != 2
+            or any(not isinstance(n, int) or n < 0 for n in nodes)
+        ):
             raise ArgumentError("Graph.num_nodes", "a count, or (senders, receivers)", repr(self.num_nodes))
         if index.numel():
             for row, limit, which in ((0, nodes[0], "senders"), (1, nodes[1], "receivers")):
@@ -83,7 +89,9 @@ class Graph(Edges):
 
     def check(self, queries: int, keys: int, grid: tuple[int, ...]) -> None:
         if (keys, queries) != self.sizes:
-            raise ArgumentError("Graph.num_nodes", f"{keys} senders and {queries} receivers, as in k and q", str(self.sizes))
+            raise ArgumentError(
+                "Graph.num_nodes", f"{keys} senders and {queries} receivers, as in k and q", str(self.sizes)
+            )
 
     def count_queries(self, keys: int, grid: tuple[int, ...] | None) -> int:
         return self.sizes[1]
@@ -94,7 +102,9 @@ class Graph(Edges):
         source, target = source - left, target - first
         here = (source >= 0) & (source < at.keys) & (target >= 0) & (target < at.queries)
         count = torch.zeros(at.queries, at.keys, dtype=torch.int64, device=at.q_pos.device)
-        count.index_put_((target[here], source[here]), torch.ones((), dtype=torch.int64, device=count.device), accumulate=True)
+        count.index_put_(
+            (target[here], source[here]), torch.ones((), dtype=torch.int64, device=count.device), accumulate=True
+        )
         return count[None, None]
 
     def view(self, at: Layout, per_edge: bool = False) -> Pairs | Slots:

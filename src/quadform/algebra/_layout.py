@@ -85,11 +85,18 @@ class Layout:
 
     def row(self, b: int) -> Layout:
         """The layout of row b of the batch alone."""
-        pick = [t[b : b + 1] if t.shape[0] > 1 else t for t in (self.q_pos, self.k_pos, self.q_len, self.k_len)]
-        valid = self.k_valid
-        if valid is not None and valid.shape[0] > 1:
-            valid = valid[b : b + 1]
-        return Layout(*pick, valid, self.grid, self.shift, self.padded, None, self.origin)
+        def pick(x: Tensor) -> Tensor:
+            return x[b : b + 1] if x.shape[0] > 1 else x
+
+        return dataclasses.replace(
+            self,
+            q_pos=pick(self.q_pos),
+            k_pos=pick(self.k_pos),
+            q_len=pick(self.q_len),
+            k_len=pick(self.k_len),
+            k_valid=None if self.k_valid is None else pick(self.k_valid),
+            q_valid=None,
+        )
 
 
 def pair_offsets(at: Layout) -> Tensor:

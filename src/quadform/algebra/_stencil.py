@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,9 +14,9 @@ from torch import Tensor
 from quadform._errors import ArgumentError
 from quadform.algebra._description import Checks, description
 from quadform.algebra._edge_list import EdgeList, from_slots
-from quadform.algebra._edges import Edges, Reach
+from quadform.algebra._edges import GridEdges, Reach
 from quadform.algebra._layout import Layout, coordinates
-from quadform.algebra._views import Pairs, Slots
+from quadform.algebra._views import Slots
 
 BORDERS = ("zeros", "renormalise", "replicate", "circular", "reflect", "valid")
 Sizes = int | tuple[int, ...]
@@ -23,7 +24,7 @@ Sizes = int | tuple[int, ...]
 
 @description
 @dataclass(frozen=True)
-class Stencil(Edges):
+class Stencil(GridEdges):
     """Receiver o takes the senders at o * stride + t * dilation - padding for each tap t of the kernel.
 
         p_t(o) = o * stride + t * dilation - padding_left,     j_t(o) = border(p_t(o))
@@ -81,7 +82,9 @@ class Stencil(Edges):
     def pads(self) -> tuple[tuple[int, int], ...]:
         """(left, right) padding of each dimension."""
         out: list[tuple[int, int]] = []
-        for d, (kernel, dilation) in enumerate(zip(_each(self.kernel, self.dims), _each(self.dilation, self.dims), strict=True)):
+        for d, (kernel, dilation) in enumerate(
+            zip(_each(self.kernel, self.dims), _each(self.dilation, self.dims), strict=True)
+        ):
             total = dilation * (kernel - 1)
             if self.padding == "same":
                 out.append((total // 2, total - total // 2))
@@ -96,19 +99,24 @@ class Stencil(Edges):
         value = given[d] if isinstance(given, tuple) and len(given) == self.dims and self.dims > 1 else given
         if self.dims == 1 and isinstance(value, tuple) and len(value) == 1:
             value = value[0]
-        pair = (value, value) if isinstance(value, int) else value
-        if not isinstance(pair, tuple) or len(pair) != 2 or any(
-            isinstance(p, bool) or not isinstance(p, int) or p < 0 for p in pair
+        pair: Any = (value, value) if isinstance(value, int) else value
+        if (
+            not isinstance(pair, tuple)
+            or len(pair) != 2
+            or any(isinstance(p, bool) or not isinstance(p, int) or p < 0 for p in pair)
         ):
             raise ArgumentError("Stencil.padding", '"same", "causal", or counts of at least 0 a dimension', repr(given))
-        return pair
+        return pair[0], pair[1]
 
     @property
     def is_causal(self) -> bool:
         """One dimension, stride 1, output and input of the same length, all padding on the left, no look-ahead border."""
-        return self.dims == 1 and _each(self.stride, 1) == (1,) and self.pads[0] == (
-            _each(self.dilation, 1)[0] * (self.taps - 1), 0
-        ) and (self.border in ("zeros", "renormalise", "replicate") or self.taps == 1)
+        return (
+            self.dims == 1
+            and _each(self.stride, 1) == (1,)
+            and self.pads[0] == (_each(self.dilation, 1)[0] * (self.taps - 1), 0)
+            and (self.border in ("zeros", "renormalise", "replicate") or self.taps == 1)
+        )
 
     @property
     def by_slots(self) -> bool:
@@ -139,14 +147,14 @@ class Stencil(Edges):
         return torch.where(k_len > 0, out.clamp(min=0), 0)
 
     def senders(self, q_len: Tensor, senders: int, receivers: int) -> Tensor:
-        """How many senders a row has of which q_len of the `receivers` exist: the same surplus over the least number that
-        `senders` has, so that a row is transposed as it would be alone."""
+        """The same surplus over the least number that `senders` has: a row is transposed as it would be alone."""
         if self.dims > 1:
             return torch.full_like(q_len, senders)
-        surplus = senders - int(self._least(receivers, 0)) if receivers else 0
-        return torch.where(q_len > 0, (self._least(q_len, 0) + surplus).clamp(min=0), 0)
+        missing = (receivers - q_len) * _each(self.stride, 1)[0]
+        return torch.where(q_len > 0, (senders - missing).clamp(min=0), 0)
 
-    def _least(self, out: Tensor | int, d: int) -> Tensor | int:
+    def _least(self, out: int, d: int) -> int:
+        """The smallest dimension of senders that has `out` receivers."""
         low, high = self.pads[d]
         span = _each(self.dilation, self.dims)[d] * (_each(self.kernel, self.dims)[d] - 1) + 1
         return (out - 1) * _each(self.stride, self.dims)[d] + span - low - high
@@ -155,13 +163,13 @@ class Stencil(Edges):
         """The input grid of which `grid` is the output; in one dimension it is the number of senders itself."""
         if self.dims == 1:
             return (senders,)
-        return tuple(int(self._least(size, d)) if size else 0 for d, size in enumerate(grid))
+        return tuple(self._least(size, d) if size else 0 for d, size in enumerate(grid))
 
     def count_queries(self, keys: int, grid: tuple[int, ...] | None) -> int:
         return math.prod(self.output_grid(grid or (keys,)))
 
     def count_senders(self, keys: int, grid: tuple[int, ...] | None) -> int:
-        return math.prod(max(int(self._least(n, d)), 0) if n else 0 for d, n in enumerate(grid or (keys,)))
+        return math.prod(max(self._least(n, d), 0) if n else 0 for d, n in enumerate(grid or (keys,)))
 
     def check(self, queries: int, keys: int, grid: tuple[int, ...]) -> None:
         if len(grid) != self.dims:
@@ -170,7 +178,7 @@ class Stencil(Edges):
         if queries != expected:
             raise ArgumentError("q", f"{expected} queries, the outputs of {self} on a grid {grid}", str(queries))
 
-    def view(self, at: Layout, per_edge: bool = False) -> Pairs | Slots:
+    def view(self, at: Layout, per_edge: bool = False) -> Slots:
         """The taps of every receiver: sender index, used slots and unwrapped offsets."""
         device, sizes = at.q_pos.device, at.grid
         stride, dilation = _each(self.stride, self.dims), _each(self.dilation, self.dims)
@@ -210,9 +218,7 @@ class Stencil(Edges):
         return dense if self.border in ("replicate", "circular", "reflect") else dense > 0
 
     def edge_list(self, at: Layout, rows: int = 256) -> EdgeList:
-        slots = self.view(at)
-        assert isinstance(slots, Slots)
-        return from_slots(slots, at)
+        return from_slots(self.view(at), at)
 
     def offsets(self, at: Layout) -> Tensor | None:
         if self.border not in ("zeros", "renormalise", "valid") or set(_each(self.stride, self.dims)) != {1}:

@@ -78,7 +78,9 @@ class Softmax(Weights):
             if getattr(self, name) is not None:
                 Checks.number(self, name, lambda s: 0 < s < math.inf, "a positive number or None")
         if not self.content and self.bias is None:
-            raise ArgumentError("Softmax.bias", "a bias where content is False (Uniform('mean') has equal weights)", "None")
+            raise ArgumentError(
+                "Softmax.bias", "a bias where content is False (Uniform('mean') has equal weights)", "None"
+            )
         if not self.content and (self.scale is not None or self.softcap is not None):
             raise ArgumentError("Softmax.content", "True where scale or softcap is given", "False")
 
@@ -334,7 +336,9 @@ class Uniform(Weights):
             raise ArgumentError("q", f"{at.keys} queries, as many as keys, for Uniform('symmetric')", str(at.queries))
         degree = operands.edges.view(at).count.sum(-1).to(operands.v.dtype)
         root = torch.where(degree > 0, degree.clamp(min=1).rsqrt(), 0)
-        return operands.with_features(operands.q, operands.k, root=(("B", "H", "Q"), root), root_k=(("B", "H", "K"), root))
+        return operands.with_features(
+            operands.q, operands.k, root=(("B", "H", "Q"), root), root_k=(("B", "H", "K"), root)
+        )
 
     def scores(self, view: View, operands: Operands) -> Tensor:
         if self.aggregate == "symmetric":

@@ -63,7 +63,13 @@ def _describe(
 
 def _table(described: Explanation) -> Table:
     table = Table(title=f"{described.weights} on {described.edges}")
-    for name, justify in (("form", "left"), ("GFLOP", "right"), ("MB moved", "right"), ("state", "right"), ("ms", "right")):
+    for name, justify in (
+        ("form", "left"),
+        ("GFLOP", "right"),
+        ("MB moved", "right"),
+        ("state", "right"),
+        ("ms", "right"),
+    ):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
     table.add_column("")
     for name, form in described.to_dict()["forms"].items():

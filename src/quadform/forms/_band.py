@@ -129,9 +129,7 @@ def join_columns(a: Operands, b: Operands) -> Operands:
         lead = x.shape[0] if y.shape[0] == 1 else y.shape[0]
         return torch.cat([x.expand(lead, *x.shape[1:]), y.expand(lead, *y.shape[1:])], axis)
 
-    tensors = {
-        n: cat(x, b.tensors[n], a.dims[n].index("K")) if "K" in a.dims[n] else x for n, x in a.tensors.items()
-    }
+    tensors = {n: cat(x, b.tensors[n], a.dims[n].index("K")) if "K" in a.dims[n] else x for n, x in a.tensors.items()}
     k = None if a.k is None or b.k is None else cat(a.k, b.k, 2)
     return dataclasses.replace(a, k=k, v=cat(a.v, b.v, 2), layout=layout, tensors=tensors)
 

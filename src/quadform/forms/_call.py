@@ -11,7 +11,19 @@ import torch
 from torch import Tensor
 
 from quadform._errors import ArgumentError
-from quadform.algebra import All, Edges, Graph, Layout, Operands, Stencil, TensorSpec, Transposed, Via, Weights, build_layout
+from quadform.algebra import (
+    All,
+    Edges,
+    Graph,
+    Layout,
+    Operands,
+    Stencil,
+    TensorSpec,
+    Transposed,
+    Via,
+    Weights,
+    build_layout,
+)
 
 ROW_SCALE = TensorSpec("row_scale", ("B", "H", "Q"), "g_i, the factor of each output row", optional=True)
 ROTATIONS = TensorSpec("rotations", ("H", "R", "D", "S"), "hash rotations", optional=True)
@@ -172,7 +184,9 @@ def _check_tensors(
     for name, spec in specs.items():
         if name not in tensors:
             if not spec.optional:
-                raise ArgumentError("tensors", f"{name!r} ({', '.join(spec.dims)}): {spec.meaning}", f"{sorted(tensors) or 'none'}")
+                raise ArgumentError(
+                    "tensors", f"{name!r} ({', '.join(spec.dims)}): {spec.meaning}", f"{sorted(tensors) or 'none'}"
+                )
             continue
         x = tensors[name]
         if not isinstance(x, Tensor) or not _fits(x, spec, sizes):
@@ -195,7 +209,12 @@ def _fits(x: Tensor, spec: TensorSpec, sizes: dict[str, int]) -> bool:
 
 
 def _silence_padding(
-    q: Tensor | None, k: Tensor | None, v: Tensor, tensors: dict[str, Tensor], dims: dict[str, tuple[str, ...]], at: Layout
+    q: Tensor | None,
+    k: Tensor | None,
+    v: Tensor,
+    tensors: dict[str, Tensor],
+    dims: dict[str, tuple[str, ...]],
+    at: Layout,
 ) -> tuple[Tensor | None, Tensor | None, Tensor, dict[str, Tensor]]:
     """Senders that do not exist become 0, so that nothing they hold (NaN, say) can spread."""
     if at.k_valid is None:

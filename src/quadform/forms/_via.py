@@ -34,7 +34,9 @@ def via(operands: Operands, weights: Via, evaluate: Evaluate) -> Tensor:
     gather = _hop(at, nodes, at.keys, at.k_valid)
     if isinstance(weights.inner, Taps):
         by_key = projection_matrix(operands, "projection")
-        by_value = projection_matrix(operands, "projection_v") if operands.optional("projection_v") is not None else by_key
+        by_value = (
+            projection_matrix(operands, "projection_v") if operands.optional("projection_v") is not None else by_key
+        )
         node_k = _apply(operands, by_key, k, gather, evaluate)
         node_v = _apply(operands, by_value, v, gather, evaluate)
     elif weights.pooling:
@@ -49,7 +51,9 @@ def via(operands: Operands, weights: Via, evaluate: Evaluate) -> Tensor:
         hop = dataclasses.replace(operands, q=node_q, layout=gather, tensors={}, dims={})
         given = operands.optional("node_k")
         node_v = evaluate(hop, All(), weights.inner)
-        node_k = evaluate(dataclasses.replace(hop, v=k), All(), weights.inner) if given is None else given.expand_as(node_q)
+        node_k = (
+            evaluate(dataclasses.replace(hop, v=k), All(), weights.inner) if given is None else given.expand_as(node_q)
+        )
     spread = _hop(at, at.queries, nodes, exists)
     hop = dataclasses.replace(operands, q=q, k=node_k, v=node_v, layout=spread, tensors={}, dims={})
     return evaluate(hop, All(), weights.outer)
@@ -87,6 +91,12 @@ def _nystrom(
     eye = torch.eye(nodes, dtype=q.dtype, device=q.device).expand(*q.shape[:2], -1, -1)
     among = dataclasses.replace(bare, q=pooled_q, k=node_k, v=eye, layout=_hop(at, nodes, nodes, exists))
     core = evaluate(among, All(), plain) * exists[:, None, :, None]
-    solved = torch.linalg.pinv(core) @ gathered
+    solved = _inverse(core) @ gathered
     out = dataclasses.replace(bare, k=node_k, v=solved, layout=_hop(at, at.queries, nodes, exists))
     return evaluate(out, All(), plain)
+
+
+def _inverse(x: Tensor) -> Tensor:
+    """The pseudoinverse of each matrix; NaN for one that is not finite (where torch would refuse the whole batch)."""
+    finite = x.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
+    return torch.where(finite, torch.linalg.pinv(torch.where(finite, x, 0)), torch.nan)

@@ -68,7 +68,9 @@ class Convolution:
         moved = 4.0 * size * channels * max(n, call.layout.keys)
         if isinstance(edges, Stencil):
             steps = edges.taps if call.weights.log else 4
-            return Cost(2.0 * channels * n * edges.taps, moved * (edges.taps if call.weights.log else 1), None, steps, 0.2)
+            return Cost(
+                2.0 * channels * n * edges.taps, moved * (edges.taps if call.weights.log else 1), None, steps, 0.2
+            )
         if isinstance(call.weights, Via):
             pairs = call.v.shape[0] * call.heads * n * call.weights.nodes
             return Cost(2.0 * pairs * (call.head_dim + width), moved, None, 6)
