@@ -13,11 +13,15 @@ from quadform._errors import QuadformError
 
 app = typer.Typer(
     name="quadform",
-    help="Attention, convolution, message passing and recurrence: one operator, four forms.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def root() -> None:
+    """Attention, convolution, message passing and recurrence: one operator, four forms."""
 
 
 def register_verbs() -> None:
