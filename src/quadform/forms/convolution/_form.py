@@ -13,6 +13,7 @@ from quadform.algebra import (
     All,
     Dynamic,
     Hybrid,
+    Kernel,
     Operands,
     Softmax,
     Stencil,
@@ -54,6 +55,8 @@ class Convolution:
                 return None
         if isinstance(weights, Hybrid):
             return "the far part reaches every position; the recurrent form carries it in a state"
+        if isinstance(weights, Kernel):
+            return "a kernel's features do not slide; the recurrent form carries them in a state"
         if is_banded(edges):
             return None
         if is_fixed(weights):
