@@ -110,7 +110,7 @@ def test_position_only_weights_are_a_normalised_convolution(edges, bias, tensors
     qf.Window(3), qf.Window(70, 9), qf.Window(3, 2, sinks=2), qf.Window(2, 1, 2) | qf.Global(first=1, last=1, indices=(4,)),
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("weights", [
-    qf.Softmax(), qf.Softmax(softcap=2.0), qf.Kernel("taylor2"), qf.Similarity("cauchy"),
+    qf.Softmax(), qf.Softmax(softcap=2.0), qf.Similarity("cauchy"),
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("n", [0, 1, 7, 200])
 def test_windows_agree_with_dense(edges, weights, n):
@@ -141,7 +141,7 @@ def test_taps_equal_torch(border, mode):
     assert torch.equal(y, expected.reshape(2, 5, 3, -1).movedim(1, 3))
 
 
-@pytest.mark.parametrize("weights", [qf.Softmax(), qf.Kernel()], ids=str)
+@pytest.mark.parametrize("weights", [qf.Softmax(), qf.Similarity("polynomial")], ids=str)
 @pytest.mark.parametrize("sinks", [0, 1])
 def test_window_has_second_derivatives(weights, sinks):
     q, k, v = (normal(1, 1, 9, 2) for _ in range(3))
