@@ -23,8 +23,8 @@ class Dense:
     def refusal(self, call: Call) -> str | None:
         if call.state is not None or call.return_state:
             return "the dense form keeps no state; ask for form='recurrent'"
-        if call.return_weights and isinstance(call.weights, Via):
-            return "two hops have no single weight matrix to return"
+        if isinstance(call.weights, Via) and (call.return_weights or call.dropout_p):
+            return "two hops have no single weight matrix to return or to drop from"
         return None
 
     def cost(self, call: Call) -> Cost:
