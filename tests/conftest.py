@@ -1,0 +1,22 @@
+"""Settings of every test: one thread, and how many generated cases."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+torch.set_num_threads(1)  # two busy threads on a shared machine have turned 0.1 ms into 30 ms
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--cases", type=int, default=None, help="generated cases of the laws in all (some hundreds unless given)"
+    )
+    parser.addoption("--mutations", action="store_true", help="also run the ten mutations, minutes")
+
+
+@pytest.fixture(scope="session")
+def cases(request: pytest.FixtureRequest) -> int | None:
+    """How many generated cases were asked for; None for the default of each test."""
+    value: int | None = request.config.getoption("--cases")
+    return value

@@ -1,0 +1,7 @@
+"""The dense form keeps the contract."""
+
+from tests.contract.contract import FormContract
+
+
+class TestDense(FormContract):
+    form = "dense"
