@@ -1,0 +1,28 @@
+"""What a pretrained model's heads really are: capture, measures, report."""
+
+from quadform.inspect._adapters import (
+    Batch as Batch,
+    Capture as Capture,
+    Receive as Receive,
+    find_capture as find_capture,
+    register_capture as register_capture,
+)
+from quadform.inspect._candidates import (
+    CANDIDATES as CANDIDATES,
+    Candidate as Candidate,
+    Convolution as Convolution,
+    Mean as Mean,
+    TopK as TopK,
+    Window as Window,
+)
+from quadform.inspect._captured import Captured as Captured
+from quadform.inspect._inspect import inspect as inspect
+from quadform.inspect._report import (
+    FormError as FormError,
+    FormInfo as FormInfo,
+    Head as Head,
+    Layer as Layer,
+    Report as Report,
+    Section as Section,
+)
+from quadform.inspect._write import check_writable as check_writable, write_whole as write_whole

@@ -1,0 +1,114 @@
+"""Sums over a stream of captured calls, and the errors that they give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from quadform._errors import QuadformError
+from quadform.inspect import _structure
+from quadform.inspect._block import Block, blocks
+from quadform.inspect._candidates import Candidate
+from quadform.inspect._captured import Captured
+
+Fitted = dict[str, Tensor | None]
+TOLERANCE = 1e-6
+"""Largest relative difference to the model's own computation, or the unit of a dtype that is coarser than that."""
+
+
+class Sums:
+    """Named tensors that are added up in float64."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Tensor] = {}
+
+    def add(self, terms: dict[str, Tensor]) -> None:
+        """Adds `terms` to the sums of the same names."""
+        for name, term in terms.items():
+            term = term.to(torch.float64)
+            self.values[name] = self.values[name] + term if name in self.values else term.clone()
+
+
+class Fitting:
+    """Fits the candidates of one site to a stream of calls."""
+
+    def __init__(self, candidates: Sequence[Candidate]) -> None:
+        self._sums = {candidate: Sums() for candidate in candidates}
+
+    def add(self, captured: Captured) -> None:
+        """Adds one call to the statistics of every candidate."""
+        for block in blocks(captured):
+            for candidate, sums in self._sums.items():
+                sums.add(candidate.observe(block))
+
+    def fitted(self) -> Fitted:
+        """Parameters by the candidate's name."""
+        return {candidate.name: candidate.fit(sums.values) for candidate, sums in self._sums.items()}
+
+
+class Measuring:
+    """Measures the candidates of one site on a stream of calls that they were not fitted to.
+
+    With y = A v, the raw error of a form with output p is sqrt(sum |y - p|^2 / sum |y|^2) over all valid tokens. The
+    centred error has the same numerator; its denominator is sum |y - m|^2, with m the mean of y over the sequence.
+    """
+
+    def __init__(self, candidates: Sequence[Candidate], fitted: Fitted) -> None:
+        self.candidates, self.fitted = candidates, fitted
+        self.sums, self.structure = Sums(), Sums()
+        self.causal, self.structured, self.tolerance = True, False, TOLERANCE
+
+    def add(self, captured: Captured) -> None:
+        """Adds one call to all sums."""
+        self.causal, self.structured = self.causal and captured.causal, self.structured or captured.structured
+        self.tolerance = max(self.tolerance, torch.finfo(captured.output.dtype).eps)
+        totals: Tensor | None = None
+        for block in blocks(captured):
+            self.structure.add(_structure.observe(block))
+            self.sums.add(self._errors(block))
+            rows = block.rows(block.output).sum(2, dtype=torch.float64)
+            totals = rows if totals is None else totals + rows
+        if totals is not None:
+            tokens = captured.valid.sum(-1).clamp(min=1)[:, None, None]
+            self.sums.add({"mean": (totals.square() / tokens).sum((0, 2))})
+
+    def _errors(self, block: Block) -> dict[str, Tensor]:
+        terms = {"output": _energy(block, block.output), "given": _energy(block, block.given - block.output)}
+        for candidate in self.candidates:
+            difference = block.output - candidate.apply(block, self.fitted[candidate.name])
+            terms[f"error {candidate.name}"] = _energy(block, difference)
+        return terms
+
+    def reproduction(self, module: str) -> float:
+        """Relative error of A v, as measured here, against what the model went on with; refuses too large a one."""
+        given, output = self.sums.values["given"].sum(), self.sums.values["output"].sum()
+        if not bool(torch.isfinite(given + output)):
+            raise QuadformError(f"{module}: the attention output is not finite (NaN or infinity in weights or inputs)")
+        error = float((given / output.clamp(min=1e-300)).sqrt()) if float(given) else 0.0
+        if error > self.tolerance:
+            raise QuadformError(
+                f"{module}: attention computed from the captured q, k, v and mask differs from what the model "
+                f"computed by {error:.1e} (tolerance {self.tolerance:.0e}); nothing is reported"
+            )
+        return error
+
+    def errors(self) -> dict[str, tuple[list[float], list[float | None]]]:
+        """(raw, centred) for each form, one number for each head; None where the output never varies."""
+        energy = self.sums.values["output"]
+        varying = energy - self.sums.values["mean"]
+        constant = varying <= 1e-10 * energy
+        found = {}
+        for candidate in self.candidates:
+            error = self.sums.values[f"error {candidate.name}"]
+            raw = (error / energy.clamp(min=1e-300)).sqrt()
+            centred = (error / varying.masked_fill(constant, 1.0)).sqrt()
+            pairs = zip(centred.tolist(), constant.tolist(), strict=True)
+            found[candidate.name] = (raw.tolist(), [None if flat else value for value, flat in pairs])
+        return found
+
+
+def _energy(block: Block, values: Tensor) -> Tensor:
+    """(H): sum of squares over a block's valid rows."""
+    return block.rows(values).square().sum((0, 2, 3), dtype=torch.float64)

@@ -1,0 +1,187 @@
+"""The report of an inspection: plain data, JSON both ways, and three ways to read it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.table import Table
+
+from quadform._errors import ArgumentError
+from quadform.inspect import _html, _terminal
+from quadform.inspect._views import Views
+from quadform.inspect._write import write_whole
+
+SCHEMA = "quadform/inspect/1"
+LEVELS = (0.05, 0.10, 0.20)
+Metric = Literal["raw", "centred"]
+
+
+@dataclass(frozen=True)
+class FormError:
+    """Held-out error of a form for a head; `centred` is None where the head's output never varies."""
+
+    raw: float
+    centred: float | None
+
+
+@dataclass(frozen=True)
+class FormInfo:
+    """A form that heads were compared with."""
+
+    letter: str
+    description: str
+    oracle: bool
+
+
+@dataclass(frozen=True)
+class Head:
+    """One attention head: errors by form, structure statistics by name, and what to draw."""
+
+    errors: dict[str, FormError]
+    structure: dict[str, float]
+    views: Views
+
+    def error(self, form: str, metric: Metric = "raw") -> float:
+        """The error of a form; infinite where the centred one is not defined."""
+        value = getattr(self.errors[form], metric)
+        return float("inf") if value is None else float(value)
+
+    def best(self, metric: Metric = "raw", among: Sequence[str] | None = None) -> tuple[str, float]:
+        """(form, error) of the form with the least error."""
+        forms = self.errors if among is None else among
+        return min(((form, self.error(form, metric)) for form in forms), key=lambda pair: pair[1])
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One call of one attention module: its name, which call of a shared module it is, and its mask's kind."""
+
+    module: str
+    call: int
+    causal: bool
+    structured: bool
+    heads: tuple[Head, ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """Everything measured at one length; `tokens` begin the sequence that the views show."""
+
+    length: int
+    fitted_sequences: int
+    measured_sequences: int
+    tokens: tuple[str, ...]
+    layers: tuple[Layer, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What every attention head of a model is, measured on text that nothing was fitted to.
+
+    Attributes:
+        model: the name that the report carries.
+        text: where the sequences came from.
+        reproduction: the largest relative error of the captured computation against the model's own.
+        forms: the forms compared, by name, in the order of the tables.
+        sections: one for each length.
+    """
+
+    model: str
+    text: str
+    reproduction: float
+    forms: dict[str, FormInfo]
+    sections: tuple[Section, ...]
+
+    def section(self, length: int | None = None) -> Section:
+        """The section of a length; the first one unless given."""
+        for section in self.sections:
+            if length in (None, section.length):
+                return section
+        raise ArgumentError("length", f"one of {[section.length for section in self.sections]}", length)
+
+    def __getitem__(self, at: tuple[int, int]) -> Head:
+        """report[layer, head] at the first length."""
+        return self.section().layers[at[0]].heads[at[1]]
+
+    def heads(self, length: int | None = None) -> list[Head]:
+        """All heads at a length, layer by layer."""
+        return [head for layer in self.section(length).layers for head in layer.heads]
+
+    def cheaper_forms(self) -> list[str]:
+        """The forms that are no oracle."""
+        return [name for name, form in self.forms.items() if not form.oracle]
+
+    def summary(self, length: int | None = None, metric: Metric = "raw") -> dict[str, dict[str, int]]:
+        """How many heads have an error of at most 5, 10 and 20 %: by form, "best" of the cheaper ones, "best of all"."""
+        heads = self.heads(length)
+        rows = {name: [head.error(name, metric) for head in heads] for name in self.forms}
+        rows["best"] = [head.best(metric, self.cheaper_forms())[1] for head in heads]
+        rows["best of all"] = [head.best(metric)[1] for head in heads]
+        return {
+            name: {f"{level:.0%}": sum(error <= level for error in errors) for level in LEVELS}
+            for name, errors in rows.items()
+        }
+
+    def table(self, length: int | None = None) -> Table:
+        """A layer x head map for the terminal."""
+        return _terminal.head_map(self, length)
+
+    def summary_table(self, length: int | None = None) -> Table:
+        """`summary`, raw and centred, for the terminal."""
+        return _terminal.summary_table(self, length)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON values, with the schema's name and version."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """The report as JSON, also written to `path` when given: whole, or not at all."""
+        text = json.dumps(self.to_dict(), indent=1, allow_nan=False)
+        if path is not None:
+            write_whole(Path(path), text + "\n")
+        return text
+
+    def to_html(self, path: str | Path | None = None) -> str:
+        """A self-contained page under 1 MB, also written to `path` when given: whole, or not at all."""
+        text = _html.render(self)
+        if path is not None:
+            write_whole(Path(path), text)
+        return text
+
+    @classmethod
+    def from_json(cls, source: str | Path) -> Report:
+        """Reads what `to_json` made: a path, or the JSON text itself."""
+        text = (
+            source if isinstance(source, str) and source.lstrip().startswith("{") else Path(source).read_text("utf-8")
+        )
+        try:
+            data = json.loads(text)
+            schema = data.pop("schema", None)
+            if schema != SCHEMA:
+                raise ArgumentError("source", f"a report with schema {SCHEMA!r}", f"schema {schema!r}")
+            return _report(data)
+        except (AttributeError, KeyError, TypeError, json.JSONDecodeError) as error:
+            raise ArgumentError("source", "the JSON of a report", f"{type(error).__name__}: {error}") from None
+
+
+def _report(data: dict[str, Any]) -> Report:
+    forms = {name: FormInfo(**form) for name, form in data.pop("forms").items()}
+    return Report(**{**data, "forms": forms, "sections": tuple(_section(section) for section in data["sections"])})
+
+
+def _section(data: dict[str, Any]) -> Section:
+    layers = tuple(
+        Layer(**{**layer, "heads": tuple(_head(head) for head in layer["heads"])}) for layer in data["layers"]
+    )
+    return Section(**{**data, "tokens": tuple(data["tokens"]), "layers": layers})
+
+
+def _head(data: dict[str, Any]) -> Head:
+    views = data["views"]
+    edges = [(int(i), int(j), float(weight)) for i, j, weight in views["edges"]]
+    errors = {name: FormError(**error) for name, error in data["errors"].items()}
+    return Head(**{**data, "errors": errors, "views": Views(**{**views, "edges": edges})})

@@ -1,0 +1,1 @@
+"""Optional packages: the only place that imports them, and only inside functions."""
