@@ -49,6 +49,7 @@ from quadform.algebra import (
     from_json as from_json,
     from_sliding_window as from_sliding_window,
     parse as parse,
+    rotary as rotary,
 )
 from quadform.convert import Certificate as Certificate, Converted as Converted, convert as convert
 from quadform.forms import Explanation as Explanation, attend as attend, backends as backends, explain as explain

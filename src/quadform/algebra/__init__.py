@@ -22,6 +22,7 @@ from quadform.algebra._features import (
 from quadform.algebra._graph import Graph as Graph
 from quadform.algebra._layout import Layout as Layout, build_layout as build_layout
 from quadform.algebra._operands import Operands as Operands, TensorSpec as TensorSpec
+from quadform.algebra._positions import rotary as rotary
 from quadform.algebra._relative import (
     Alibi as Alibi,
     Bias as Bias,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -122,21 +123,23 @@ class Similarity(Weights):
         "exponential"  exp(s): softmax            "polynomial"  (1 + s)^degree, even degree; `convert` gives its Kernel
         "gaussian"     exp(-scale |q - k|^2 / 2)  "cauchy"      1 / (1 + scale |q - k|^2)
 
-    scale is head_dim^-0.5 unless given. Dense and graph only: nothing is factored.
+    A function of one's own takes (q, k) of shapes that broadcast, (..., D), and returns (...); it must not be negative, and
+    cannot be written as JSON. scale is head_dim^-0.5 unless given. Dense and graph only: nothing is factored.
 
     Reference:
 
         w = sim(q @ k.mT * scale) * mask;  w = w / w.sum(-1, keepdim=True)
     """
 
-    function: Literal["exponential", "polynomial", "gaussian", "cauchy"] = "exponential"
+    function: Literal["exponential", "polynomial", "gaussian", "cauchy"] | Callable[[Tensor, Tensor], Tensor] = "exponential"
     degree: int = 2
     scale: float | None = None
 
     reads = ("q", "k")
 
     def __post_init__(self) -> None:
-        Checks.choice(self, "function", ("exponential", "polynomial", "gaussian", "cauchy"))
+        if not callable(self.function):
+            Checks.choice(self, "function", ("exponential", "polynomial", "gaussian", "cauchy"))
         Checks.integer(self, "degree", 2)
         Checks.number(self, "degree", lambda n: n % 2 == 0, "an even degree, so that weights are not negative")
         if self.scale is not None:
@@ -148,6 +151,8 @@ class Similarity(Weights):
 
     def scores(self, view: View, operands: Operands) -> Tensor:
         q, k = operands.require("q"), operands.require("k")
+        if callable(self.function):
+            return view.pairwise(self.function, q, k)
         scale = content_scale(self.scale, q)
         s = view.dot(q, k) * scale
         if self.function == "exponential":
