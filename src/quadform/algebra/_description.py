@@ -91,6 +91,8 @@ def _evaluate(node: ast.expr, text: str) -> Any:
             raise ArgumentError(cls.__name__, f"at most {len(names)} arguments", str(len(node.args)))
         values = dict(zip(names, (_evaluate(a, text) for a in node.args), strict=False))
         for keyword in node.keywords:
+            if keyword.arg in values:
+                raise ArgumentError(keyword.arg, "one value", repr(ast.unparse(node)))
             values[keyword.arg or "**"] = _evaluate(keyword.value, text)
         return _build(cls, values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd | ast.BitOr):
@@ -155,7 +157,7 @@ class Checks:
     @staticmethod
     def choice(owner: object, name: str, allowed: tuple[Any, ...]) -> None:
         value = getattr(owner, name)
-        if value not in allowed or isinstance(value, bool) != any(value is a for a in allowed if isinstance(a, bool)):
+        if not any(type(value) is type(a) and value == a for a in allowed):
             wanted = ", ".join(map(repr, allowed))
             raise ArgumentError(f"{type(owner).__name__}.{name}", f"one of {wanted}", repr(value))
 

@@ -121,9 +121,9 @@ def build_call(
 
 
 def _check_shapes(q: Tensor | None, k: Tensor | None, v: Tensor, weights: Weights, edges: Edges) -> int:
+    if not isinstance(v, Tensor):
+        raise ArgumentError("v", "a tensor (B, H, N, Dv)", repr(v)[:60])
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if x is None and name == "v":
-            raise ArgumentError("v", "a tensor (B, H, N, Dv)", "None")
         if x is None:
             if name in weights.reads or edges.content:
                 reader = weights if name in weights.reads else edges
