@@ -11,8 +11,8 @@ from quadform.laws._oracle import call_of, formula, gradients, resolved_edges
 from quadform.laws._outcome import TOLERANCE, Outcome, distance, gradient_distance, name_of
 
 
-def agreement(row: str, seed: int, dtype: str, limit: int | None = None) -> list[Outcome]:
-    """max|y - y*| / max|y*| of each form that accepts, y* from the formula in float64 on the same values.
+def agreement(row: str, seed: int, dtype: str, limit: int | None = None, only: str | None = None) -> list[Outcome]:
+    """max|y - y*| / max|y*| of each form that accepts (or of one), y* from the formula in float64 on the same values.
 
     In half precision the bound is twice the error of the formula in that dtype, plus one unit in the last place.
     """
@@ -28,7 +28,7 @@ def agreement(row: str, seed: int, dtype: str, limit: int | None = None) -> list
     out = []
     call = call_of(case, case.leaves(case.dtype))
     for name, form in FORMS.items():
-        if form.refusal(call) is not None:
+        if only not in (None, name) or form.refusal(call) is not None:
             continue
         try:
             y, found = gradients(case, lambda x, name=name: case.attend(name, x), case.dtype)  # type: ignore[misc]
