@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST_PYTHON = (3, 10)
 GIGABYTE = 10**9
-DISK_GB = 2.5  # the environment (1.7), pip's cache and its temporary files
+DISK_GB = 2.5  # the environment (1.5), pip's cache and its temporary files
 DISK_GB_CUDA = 12.0
 
 # what `make` asks for -> (extra in pyproject.toml, sections of constraints.txt, packages installed without dependencies)
@@ -210,7 +210,7 @@ def announce(root: Path, target: str, folder: Path) -> None:
     parts = ", ".join(f"{name} {sizes[name]:.0f} MB" for name in sections)
     total = sum(sizes[name] for name in sections)
     print(f"About to download {total:.0f} MB of Python packages ({parts}) with pip,", flush=True)
-    print(f"less what pip has in its cache, into {folder} (about 1.7 GB on disk).", flush=True)
+    print(f"less what pip has in its cache, into {folder} (about 1.5 GB on disk).", flush=True)
 
 
 def free_disk(root: Path) -> int:
