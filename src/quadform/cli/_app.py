@@ -11,6 +11,8 @@ import typer
 import quadform.cli as package
 from quadform._errors import QuadformError
 
+INTERRUPTED = 130
+
 app = typer.Typer(
     name="quadform",
     no_args_is_help=True,
@@ -37,9 +39,14 @@ def main() -> None:
     register_verbs()
     try:
         app()
+    except SystemExit as stop:
+        # Typer turns Ctrl-C into this exit code without a word.
+        if stop.code == INTERRUPTED:
+            print("quadform: interrupted", file=sys.stderr)
+        raise
     except KeyboardInterrupt:
         print("quadform: interrupted", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except (QuadformError, OSError, ValueError) as error:
         print(f"quadform: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(1)

@@ -15,17 +15,19 @@ from quadform.inspect._terminal import median_error
 from quadform.inspect._views import Views
 
 if TYPE_CHECKING:
-    from quadform.inspect._report import Head, Metric, Report, Section
+    from quadform.inspect._report import Head, Report, Section
 
 LIMIT = 1_000_000
 PALETTE = ("#8a8f98", "#e69f00", "#56b4e9", "#0072b2", "#009e73", "#cc79a7")
 """Okabe and Ito's colours, which colour-blind readers tell apart; by the order of the forms."""
+DARK = ("#0072b2",)
+"""Colours that need white text."""
 ACCENT = (47, 111, 208)
 _DETAILS = ((64, 40), (32, 24), (16, 12), (8, 6), (0, 0))
 """(side of the matrix view, edges of the graph view): the first that keeps the page below `LIMIT` is used."""
 
 
-def render(report: Report) -> str:
+def render(report: Report, tie: float) -> str:
     """The page, below `LIMIT` bytes; large models get coarser pictures, and none where even those are too many."""
     environment = Environment(
         loader=PackageLoader("quadform.inspect", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
@@ -34,33 +36,38 @@ def render(report: Report) -> str:
     template = environment.get_template("report.html.j2")
     page = ""
     for side, edges in _DETAILS:
-        page = template.render(_context(report, side, edges))
+        page = template.render(_context(report, tie, side, edges))
         if len(page.encode()) < LIMIT:
             break
     return page
 
 
-def _context(report: Report, side: int, edges: int) -> dict[str, Any]:
-    names = list(report.forms)
+def _context(report: Report, tie: float, side: int, edges: int) -> dict[str, Any]:
     forms = [
-        {"name": name, "index": index, "colour": PALETTE[index % len(PALETTE)], **vars(form)}
+        {
+            "name": name,
+            "index": index,
+            "colour": PALETTE[index % len(PALETTE)],
+            "dark": PALETTE[index % len(PALETTE)] in DARK,
+            **vars(form),
+        }
         for index, (name, form) in enumerate(report.forms.items())
     ]
     payload = {
         "forms": forms,
         "structure": STRUCTURE,
-        "sections": [_section_data(section, side, edges) if side else None for section in report.sections],
+        "tie": tie,
+        "sections": [_section_data(section, side, edges) for section in report.sections],
     }
     return {
         "report": report,
         "forms": forms,
-        "sections": [_section(report, section, names) for section in report.sections],
-        "views": side > 0,
+        "sections": [_section(report, section) for section in report.sections],
         "payload": Markup(json.dumps(payload, separators=(",", ":")).replace("<", "\\u003c")),
     }
 
 
-def _section(report: Report, section: Section, names: list[str]) -> dict[str, Any]:
+def _section(report: Report, section: Section) -> dict[str, Any]:
     raw, centred = report.summary(section.length), report.summary(section.length, "centred")
     return {
         "length": section.length,
@@ -81,20 +88,20 @@ def _section(report: Report, section: Section, names: list[str]) -> dict[str, An
             for name in raw
         ],
         "layers": [
-            {"module": layer.module, "call": layer.call, "cells": [_cell(head, names) for head in layer.heads]}
+            {"module": layer.module, "call": layer.call, "cells": [_cell(head, report) for head in layer.heads]}
             for layer in section.layers
         ],
     }
 
 
-def _cell(head: Head, names: list[str]) -> dict[str, Any]:
-    return {metric: _verdict(head, metric, names) for metric in ("raw", "centred")}
-
-
-def _verdict(head: Head, metric: Metric, names: list[str]) -> dict[str, Any]:
-    form, error = head.best(metric)
+def _cell(head: Head, report: Report) -> dict[str, Any]:
+    """What the map shows before any script runs; report.js paints the same for the other choices."""
+    name, error = head.best("raw", report.cheaper_forms())
+    form = list(report.forms).index(name)
     band = 1 + sum(error > level for level in (0.05, 0.10, 0.20))
-    return {"form": names.index(form), "error": "-" if error == float("inf") else f"{100 * error:.0f}", "band": band}
+    ink = f"var(--o{band}{'w' if PALETTE[form % len(PALETTE)] in DARK else ''})"
+    style = f"--form:{PALETTE[form % len(PALETTE)]};--band:var(--b{band});--on:{ink}"
+    return {"form": form, "error": f"{100 * error:.0f}", "band": band, "style": style}
 
 
 def _section_data(section: Section, side: int, edges: int) -> dict[str, Any]:
@@ -113,19 +120,23 @@ def _section_data(section: Section, side: int, edges: int) -> dict[str, Any]:
 
 
 def _head(head: Head, side: int, edges: int) -> dict[str, Any]:
-    views = head.views
-    return {
+    data: dict[str, Any] = {
         "errors": [[_round(error.raw), _round(error.centred)] for error in head.errors.values()],
         "structure": [_round(value) for value in head.structure.values()],
-        "peak": views.peak,
-        "png": _picture(views, side),
-        "kernel": views.kernel,
-        "edges": views.edges[:edges],
-        "share": views.edge_share,
-        "distances": views.distances,
-        "past": views.beyond_past,
-        "future": views.beyond_future,
     }
+    if side:
+        views = head.views
+        data |= {
+            "peak": views.peak,
+            "png": _picture(views, side),
+            "kernel": views.kernel,
+            "edges": views.edges[:edges],
+            "share": views.edge_share,
+            "distances": views.distances,
+            "past": views.beyond_past,
+            "future": views.beyond_future,
+        }
+    return data
 
 
 def _picture(views: Views, side: int) -> str:

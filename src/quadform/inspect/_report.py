@@ -17,6 +17,8 @@ from quadform.inspect._write import write_whole
 
 SCHEMA = "quadform/inspect/1"
 LEVELS = (0.05, 0.10, 0.20)
+TIE = 0.001
+"""Errors that differ by less are a tie, which the form named first wins."""
 Metric = Literal["raw", "centred"]
 
 
@@ -51,9 +53,10 @@ class Head:
         return float("inf") if value is None else float(value)
 
     def best(self, metric: Metric = "raw", among: Sequence[str] | None = None) -> tuple[str, float]:
-        """(form, error) of the form with the least error."""
-        forms = self.errors if among is None else among
-        return min(((form, self.error(form, metric)) for form in forms), key=lambda pair: pair[1])
+        """(form, error) of the form with the least error; the first in order of those within 0.1 % of it."""
+        errors = {form: self.error(form, metric) for form in (self.errors if among is None else among)}
+        least = min(errors.values())
+        return next((form, error) for form, error in errors.items() if error <= least + TIE)
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,7 @@ class Report:
 
     def to_html(self, path: str | Path | None = None) -> str:
         """A self-contained page under 1 MB, also written to `path` when given: whole, or not at all."""
-        text = _html.render(self)
+        text = _html.render(self, TIE)
         if path is not None:
             write_whole(Path(path), text)
         return text

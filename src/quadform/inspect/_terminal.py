@@ -21,8 +21,8 @@ def head_map(report: Report, length: int | None) -> Table:
     """One row for each layer: the best form of each head and its error in per cent, or counts for wide layers."""
     section = report.section(length)
     width = max((len(layer.heads) for layer in section.layers), default=0)
-    letters = ", ".join(f"{form.letter} {name}" for name, form in report.forms.items())
-    title = f"{report.model} at {section.length} tokens: best form and held-out error in %"
+    letters = ", ".join(f"{report.forms[name].letter} {name}" for name in report.cheaper_forms())
+    title = f"{report.model} at {section.length} tokens: best cheaper form, held-out error in %"
     table = Table(title=title, caption=letters, box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("layer", justify="right", no_wrap=True)
     if width > WIDEST:
@@ -32,7 +32,7 @@ def head_map(report: Report, length: int | None) -> Table:
         for head in range(width):
             table.add_column(str(head), justify="right", no_wrap=True)
     for index, layer in enumerate(section.layers):
-        best = [head.best() for head in layer.heads]
+        best = [head.best("raw", report.cheaper_forms()) for head in layer.heads]
         if width > WIDEST:
             errors = [error for _, error in best]
             counts = [str(sum(error <= level for error in errors)) for level in (0.05, 0.10, 0.20)]
@@ -52,7 +52,7 @@ def summary_table(report: Report, length: int | None) -> Table:
     """How many heads fit which form within 5, 10 and 20 %, raw and centred, and the median error."""
     heads = len(report.heads(length))
     title = f"how many of {heads} heads fit which form within 5, 10 and 20 %"
-    table = Table(title=title, box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
+    table = Table(title=title, box=box.SIMPLE, padding=0, pad_edge=False)
     table.add_column("", no_wrap=True)
     metrics: tuple[Metric, ...] = ("raw", "centred")
     for metric in metrics:

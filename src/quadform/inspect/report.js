@@ -3,7 +3,7 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const panel = document.getElementById("head");
   const SVG = "http://www.w3.org/2000/svg";
-  const percent = (x, digits = 0) => x === null ? "–" : (100 * x).toFixed(digits) + " %";
+  const percent = (x, digits = 0) => x === null ? "–" : (100 * x).toFixed(digits) + "\u00a0%";
 
   function make(tag, attributes = {}, ...children) {
     const svg = attributes.svg, node = svg ? document.createElementNS(SVG, tag) : document.createElement(tag);
@@ -11,8 +11,12 @@
     node.append(...children);
     return node;
   }
+  function least(values, oracles) {
+    const allowed = values.map((value, i) => oracles || !data.forms[i].oracle ? value : Infinity), minimum = Math.min(...allowed);
+    return allowed.findIndex((value, i) => value <= minimum + data.tie && (oracles || !data.forms[i].oracle));
+  }
   const s = (tag, attributes, ...children) => make(tag, { svg: true, ...attributes }, ...children);
-  const figure = (title, drawing, caption) => make("figure", {}, make("h3", {}, title), drawing, make("figcaption", {}, caption));
+  const figure = (title, drawing, caption, kind = "") => make("figure", { class: kind }, make("h3", {}, title), drawing, make("figcaption", {}, caption));
   const picture = (width, height, label, ...children) =>
     s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, s("title", {}, label), ...children);
   const text = (x, y, content, anchor = "middle", extra = {}) => s("text", { x, y, "text-anchor": anchor, ...extra }, content);
@@ -26,39 +30,40 @@
 
   function kernel(head, layer) {
     const reach = (head.kernel.length - 1) / 2, values = layer.causal ? head.kernel.slice(0, reach + 1) : head.kernel;
-    const first = -reach, top = Math.max(...values, 1e-9), width = 460, height = 190, base = 160, left = 8;
+    const first = -reach, top = Math.max(...values, 1e-9), width = 340, height = 250, base = 214, rise = 196, left = 6;
     const step = (width - 2 * left) / values.length, peak = values.indexOf(Math.max(...values)) + first;
     const bars = values.map((value, i) => s("rect", {
-      x: left + i * step, width: Math.max(step - 0.8, 0.6), y: base - 140 * value / top, height: Math.max(140 * value / top, 0.5),
+      x: left + i * step, width: Math.max(step - 0.8, 0.6), y: base - rise * value / top, height: Math.max(rise * value / top, 0.5),
       fill: "var(--accent)" }, s("title", {}, `j − i = ${i + first}: ${percent(value, 1)}`)));
     const ticks = [];
     for (let o = first; o < first + values.length; o++)
-      if (o % 16 === 0 || o === first) ticks.push(text(left + (o - first + 0.5) * step, base + 15, String(o)));
+      if (o % (reach > 32 ? 32 : 8) === 0) ticks.push(text(Math.min(Math.max(left + (o - first + 0.5) * step, 12), width - 12), base + 15, String(o)));
     const label = `Mean weight by offset; highest at ${peak} with ${percent(top, 1)}`;
     return figure("As a kernel over j − i", picture(width, height, label, ...bars,
       s("line", { x1: left, x2: width - left, y1: base, y2: base, stroke: "var(--line)" }), ...ticks,
-      text(width / 2, height - 1, "j − i: tokens before (−) or after (+) the receiver")),
+      text(width / 2, height - 4, "j − i: tokens before (−) or after (+)")),
       `Mean weight at each offset; the highest is ${percent(top, 1)} at ${peak}. Offsets alone explain ${percent(head.structure[3])} of the weights' variance: a convolution would reach 100 %.`);
   }
 
   function graph(head, section) {
-    const n = section.tokens.length, step = 22, width = n * step + 20, base = 176, height = base + 74, strongest = head.edges.length ? head.edges[0][2] : 1;
-    const at = i => 10 + (i + 0.5) * step, arcs = [];
+    const n = section.tokens.length, step = 22, width = n * step + 20, strongest = head.edges.length ? head.edges[0][2] : 1;
+    const at = i => 14 + (i + 0.5) * step, arcs = [], bow = (i, j) => Math.max(8, 46 * Math.log2(1 + Math.abs(i - j) / 3));
+    const base = 12 + Math.max(14, ...head.edges.map(([i, j]) => bow(i, j))), height = base + 74;
     for (const [i, j, weight] of head.edges.slice().reverse()) {
       const look = { stroke: i >= j ? "var(--accent)" : "var(--far)", "stroke-width": 0.8 + 3 * weight / strongest, "stroke-opacity": 0.25 + 0.65 * weight / strongest, fill: "none" };
       const tip = s("title", {}, `${section.tokens[i]} (${i}) ← ${section.tokens[j]} (${j}): ${percent(weight)}`);
       if (i === j) arcs.push(s("circle", { cx: at(i), cy: base - 7, r: 5, ...look }, tip));
       else {
-        const radius = Math.abs(at(i) - at(j)) / 2, rise = Math.min(radius, 150) * (radius > 60 ? 0.62 : 1);
-        arcs.push(s("path", { d: `M ${at(j)} ${base} A ${radius} ${Math.min(Math.max(rise, 8), 165)} 0 0 ${at(j) < at(i) ? 1 : 0} ${at(i)} ${base}`, ...look }, tip));
+        const radius = Math.abs(at(i) - at(j)) / 2;
+        arcs.push(s("path", { d: `M ${at(j)} ${base} A ${radius} ${bow(i, j)} 0 0 ${at(j) < at(i) ? 1 : 0} ${at(i)} ${base}`, ...look }, tip));
       }
     }
     const words = section.tokens.map((token, i) => text(at(i) + 4, base + 8, token.length > 11 ? token.slice(0, 10) + "…" : token, "end", { class: "tok", transform: `rotate(-60 ${at(i) + 4} ${base + 8})` }));
     const label = `The ${head.edges.length} strongest edges among the first ${n} tokens`;
     const drawing = picture(width, height, label, ...arcs, ...words);
-    drawing.style.minWidth = "560px";
+    drawing.style.minWidth = "620px";
     return figure("As a graph", make("div", { class: "scroll" }, drawing),
-      head.edges.length ? `The ${head.edges.length} strongest edges among the first ${n} tokens carry ${percent(head.share)} of what these tokens receive. Blue looks back, orange looks ahead; circles are a token's own edge.` : "No edge among these tokens reaches 1 %: the weight is spread thin.");
+      head.edges.length ? `The ${head.edges.length} strongest edges among the first ${n} tokens carry ${percent(head.share)} of what these tokens receive. Blue looks back, orange looks ahead; circles are a token's own edge.` : "No edge among these tokens reaches 1 %: the weight is spread thin.", "whole");
   }
 
   function state(head, layer) {
@@ -67,16 +72,16 @@
     const carried = Math.min(total[Math.max(window, 0)], near), parts = [["sinks", sinks, "#56b4e9"], ["window", near - carried, "#e69f00"], ["state", carried, "#cc79a7"]];
     const split = make("div", { class: "split", role: "img", "aria-label": parts.map(([name, share]) => `${name} ${percent(share)}`).join(", ") },
       ...parts.map(([name, share, colour]) => make("span", { style: `width:${100 * share}%;background:${colour}`, title: `${name} ${percent(share, 1)}` }, share > 0.16 ? `${name} ${percent(share)}` : "")));
-    const width = 460, height = 160, left = 34, base = 122, span = width - left - 10;
-    const x = i => left + span * i / Math.max(where.length - 1, 1), y = value => base - 108 * Math.min(value, 1);
+    const width = 340, height = 214, left = 36, base = 172, rise = 158, span = width - left - 10;
+    const x = i => left + span * i / Math.max(where.length - 1, 1), y = value => base - rise * Math.min(value, 1);
     const line = (values, colour, dash) => s("polyline", { points: values.map((value, i) => `${x(i)},${y(value)}`).join(" "), fill: "none", stroke: colour, "stroke-width": 2.2, "stroke-dasharray": dash });
     const area = s("polygon", { points: `${x(0)},${base} ` + total.map((value, i) => `${x(i)},${y(value)}`).join(" ") + ` ${x(where.length - 1)},${base}`, fill: "#cc79a7", "fill-opacity": 0.22 });
-    const grid = [0, 0.5, 1].flatMap(value => [s("line", { x1: left, x2: width - 10, y1: y(value), y2: y(value), stroke: "var(--line)" }), text(left - 6, y(value) + 4, percent(value).replace(" ", ""), "end")]);
+    const grid = [0, 0.5, 1].flatMap(value => [s("line", { x1: left, x2: width - 10, y1: y(value), y2: y(value), stroke: "var(--line)" }), text(left - 6, y(value) + 4, percent(value).replace("\u00a0", ""), "end")]);
     const ticks = where.map((d, i) => i % 2 === 0 || i === where.length - 1 ? text(x(i), base + 15, String(d)) : "");
     const lines = layer.causal ? [line(head.past, "var(--accent)", "none")] : [line(head.past, "var(--accent)", "none"), line(head.future, "var(--far)", "5 4")];
     const label = `Weight beyond a distance, sinks apart: ${where.map((d, i) => `${d}: ${percent(total[i])}`).join(", ")}`;
-    const drawing = make("div", {}, split, picture(width, height, label, ...grid, area, ...lines, ...ticks, text(left + span / 2, height - 4, "weight on tokens further away than this, sinks apart")));
-    return figure("As a recurrence: what a state would hold", drawing, layer.causal
+    const drawing = make("div", {}, split, picture(width, height, label, ...grid, area, ...lines, ...ticks, text(left + span / 2, height - 4, "weight further away than this, sinks apart")));
+    return figure("As a recurrent state", drawing, layer.causal
       ? `A stream that keeps the sinks and the last 32 tokens exactly must carry the remaining ${percent(carried)} of the weight in its state (S, z).`
       : `Read from both ends, a stream that keeps the sinks and ±16 tokens exactly must carry the remaining ${percent(carried)} of the weight in two states (S, z). Blue: tokens before; dashed orange: tokens after.`);
   }
@@ -86,7 +91,7 @@
     const meter = (value, colour) => make("span", { class: "meter wide", style: `--form:${colour}` }, make("i", { style: `width:${Math.min(100, 100 * (value === null ? 0 : value))}%` }));
     const rows = order.map(i => {
       const form = data.forms[i], [raw, centred] = head.errors[i];
-      return make("tr", {}, make("th", { scope: "row", title: form.description }, make("span", { class: `chip f${i}`, style: `--form:${form.colour}` }, form.letter), form.name),
+      return make("tr", {}, make("th", { scope: "row", title: form.description }, make("span", { class: form.dark ? "chip dark" : "chip", style: `--form:${form.colour}` }, form.letter), form.name),
         make("td", {}, percent(raw, 1), meter(raw, form.colour)), make("td", {}, percent(centred, 1)));
     });
     return make("table", { class: "data" }, make("thead", {}, make("tr", {}, make("th", {}, "form"), make("th", {}, "raw error"), make("th", {}, "centred"))), make("tbody", {}, ...rows));
@@ -100,12 +105,14 @@
 
   function open(number, row, column, scroll) {
     const section = data.sections[number], layer = section.layers[row], head = layer.heads[column];
-    const best = head.errors.reduce((least, pair, i) => pair[0] < head.errors[least][0] ? i : least, 0);
+    const best = least(head.errors.map(pair => pair[0]), false);
+    const views = head.png ? [make("div", { class: "views" }, matrix(head, section), kernel(head, layer), state(head, layer), graph(head, section))]
+      : [make("p", { class: "small soft" }, "Too many heads to draw each of them on one page: the JSON report has their views.")];
     panel.replaceChildren(
       make("h2", {}, `Layer ${row}, head ${column}: ${data.forms[best].name} at ${percent(head.errors[best][0], 1)}`),
       make("p", { class: "small soft" }, `${layer.module}, ${layer.causal ? "causal" : "bidirectional"}, ${section.length} tokens`),
       make("div", { class: "top" }, errors(head), structure(head)),
-      make("div", { class: "views" }, matrix(head, section), kernel(head, layer), graph(head, section), state(head, layer)));
+      ...views);
     panel.hidden = false;
     panel.dataset.head = `${number},${row},${column}`;
     document.getElementById(`length-${section.length}`).after(panel);
@@ -120,16 +127,33 @@
     open(...at, true);
     history.replaceState(null, "", "#head-" + at.join("-"));
   });
+  function paint(metric, oracles) {
+    for (const cell of document.querySelectorAll(".cell")) {
+      const [number, row, column] = cell.dataset.at.split(",").map(Number);
+      const values = data.sections[number].layers[row].heads[column].errors.map(pair => pair[metric] ?? Infinity);
+      const best = least(values, oracles);
+      const form = data.forms[best], error = values[best], band = 1 + [0.05, 0.1, 0.2].filter(level => error > level).length;
+      const shown = error === Infinity ? "-" : (100 * error).toFixed(0);
+      cell.style.cssText = `--form:${form.colour};--band:var(--b${band});--on:var(--o${band}${form.dark ? "w" : ""})`;
+      cell.dataset.band = band;
+      cell.title = `Layer ${row}, head ${column}: ${form.name}, error ${shown} %`;
+      cell.querySelector(".l").textContent = form.letter;
+      cell.querySelector(".n").textContent = shown;
+    }
+  }
   document.addEventListener("change", event => {
-    if (!event.target.name || !event.target.name.startsWith("metric-")) return;
-    document.body.dataset.metric = event.target.value;
-    for (const radio of document.querySelectorAll(`input[value=${event.target.value}]`)) radio.checked = true;
+    const { name = "", checked, value } = event.target;
+    if (name.startsWith("oracle-")) for (const box of document.querySelectorAll("input[type=checkbox]")) box.checked = checked;
+    if (name.startsWith("metric-")) for (const radio of document.querySelectorAll("input[type=radio]")) radio.checked = radio.value === value;
+    paint(Number(document.querySelector("input[type=radio]:checked").value), document.querySelector("input[type=checkbox]").checked);
   });
+  for (const controls of document.querySelectorAll("[data-controls]")) controls.hidden = false;
   const linked = /^#head-(\d+)-(\d+)-(\d+)$/.exec(location.hash);
-  let start = [0, 0, 0], least = Infinity;
-  data.sections[0].layers.forEach((layer, row) => layer.heads.forEach((head, column) => head.errors.forEach(([raw]) => {
-    if (raw < least) { least = raw; start = [0, row, column]; }
-  })));
+  let start = [0, 0, 0], lowest = Infinity;
+  data.sections[0].layers.forEach((layer, row) => layer.heads.forEach((head, column) => {
+    const raw = head.errors[least(head.errors.map(pair => pair[0]), false)][0];
+    if (raw < lowest) { lowest = raw; start = [0, row, column]; }
+  }));
   if (linked && document.querySelector(`.cell[data-at="${linked.slice(1).join(",")}"]`)) open(...linked.slice(1).map(Number), true);
   else open(...start, false);
 })();
