@@ -20,3 +20,11 @@ def cases(request: pytest.FixtureRequest) -> int | None:
     """How many generated cases were asked for; None for the default of each test."""
     value: int | None = request.config.getoption("--cases")
     return value
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves the mutations out unless they are asked for."""
+    slow = [item for item in items if item.name.startswith("test_mutation[")]
+    if slow and not config.getoption("--mutations"):
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in slow]

@@ -5,7 +5,6 @@ Where it helps, the test also shows that the mistaken formula would be caught.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -14,10 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import quadform as qf
-from quadform.forms import FORMS
-
-FORM_NAMES = tuple(FORMS)
-Call = tuple[Tensor | None, Tensor | None, Tensor, qf.Elu1 | Any, Any, Mapping[str, Any]]
 
 
 def forms_of(q: Tensor | None, k: Tensor | None, v: Tensor, edges: Any, weights: Any, **options: Any) -> list[str]:
@@ -40,6 +35,10 @@ def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Te
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
+def qkv(*shape: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    return normal(*shape, dtype=dtype), normal(*shape, seed=1, dtype=dtype), normal(*shape, seed=2, dtype=dtype)
+
+
 def relative(y: Tensor, expected: Tensor) -> float:
     return float((y.double() - expected.double()).abs().max() / expected.double().abs().max())
 
@@ -47,7 +46,7 @@ def relative(y: Tensor, expected: Tensor) -> float:
 @pytest.mark.parametrize(("shift", "least"), [(-8.0, 0.05), (-10.0, 0.8)])
 @pytest.mark.parametrize("edges", [qf.All(), qf.Causal()])
 def test_no_epsilon_is_added_to_a_normaliser(shift: float, least: float, edges: Any) -> None:
-    q, k, v = (normal(1, 2, 8, 4, seed=s) for s in range(3))
+    q, k, v = qkv(1, 2, 8, 4)
     q, k = q + shift, k + shift
     a, b = (F.elu(x.double()) + 1 for x in (q, k))
     w = a @ b.mT
@@ -78,7 +77,7 @@ def test_elu_plus_one_keeps_its_digits_below_minus_sixteen() -> None:
     ],
 )
 def test_no_maximum_and_no_mean_is_taken_over_future_keys(weights: Any) -> None:
-    q, k, v = (normal(1, 1, 40, 8, seed=s) for s in range(3))
+    q, k, v = qkv(1, 1, 40, 8)
     later = k.clone()
     later[:, :, 30:] = 60.0 if isinstance(weights, qf.Softmax | qf.Hybrid) else 20.0
     before = every_form(q, k, v, qf.Causal(), weights)
@@ -92,13 +91,13 @@ def test_no_maximum_and_no_mean_is_taken_over_future_keys(weights: Any) -> None:
 @pytest.mark.parametrize("weights", [qf.Softmax(), qf.Kernel("elu1"), qf.Uniform("mean"), qf.Similarity("cauchy")])
 @pytest.mark.parametrize("edges", [qf.All(), qf.Causal(), qf.Window(3, 3), qf.Stencil(3, border="renormalise")])
 def test_padded_keys_are_not_left_in_a_normaliser(weights: Any, edges: Any) -> None:
-    q, k, v = (normal(2, 2, 9, 4, seed=s) for s in range(3))
-    padded = [F.pad(x, (0, 0, 0, 4), value=1.0) for x in (q, k, v)]
+    q, k, v = qkv(2, 2, 9, 4)
+    a, b, c = (F.pad(x, (0, 0, 0, 4), value=1.0) for x in (q, k, v))
     alone = qf.attend(q, k, v, edges, weights, form="dense")
     lengths = torch.tensor([9, 9])
-    for name, y in every_form(*padded, edges, weights, lengths=lengths).items():
+    for name, y in every_form(a, b, c, edges, weights, lengths=lengths).items():
         assert relative(y[:, :, :9], alone) < 1e-5, name
-    ignored = qf.attend(*padded, edges, weights, form="dense")[:, :, :9]
+    ignored = qf.attend(a, b, c, edges, weights, form="dense")[:, :, :9]
     assert edges == qf.Causal() or relative(ignored, alone) > 1e-3
 
 
@@ -135,14 +134,16 @@ def test_each_row_is_aligned_to_its_own_end() -> None:
 )
 def test_the_gradient_of_a_sum_is_an_expanded_tensor(edges: Any, weights: Any) -> None:
     """out.sum().backward() passes a gradient with strides of 0, which hand-written backward passes have read as memory."""
-    leaves = [normal(2, 2, 20, 4, seed=s, dtype=torch.float64).requires_grad_() for s in range(3)]
+    q, k, v = leaves = qkv(2, 2, 20, 4, dtype=torch.float64)
+    for x in leaves:
+        x.requires_grad_()
     tensors = {"taps": normal(2, 3, dtype=torch.float64)} if isinstance(weights, qf.Taps) else {}
     if getattr(weights, "decay", None):
         tensors = {"log_decay": -normal(2, 2, 20, dtype=torch.float64).abs()}
     found = {}
-    for name in forms_of(*leaves, edges, weights, tensors=tensors):
+    for name in forms_of(q, k, v, edges, weights, tensors=tensors):
         for summed in (True, False):
-            y = qf.attend(*leaves, edges, weights, tensors=tensors, form=name)
+            y = qf.attend(q, k, v, edges, weights, tensors=tensors, form=name)
             grads = (
                 torch.autograd.grad(y.sum(), leaves, allow_unused=True)
                 if summed
@@ -159,9 +160,11 @@ def test_the_gradient_of_a_sum_is_an_expanded_tensor(edges: Any, weights: Any) -
 @pytest.mark.parametrize("edges", [qf.All(), qf.Causal(), qf.Window(2)])
 def test_a_fully_masked_row_is_zero_with_zero_gradient(weights: Any, edges: Any) -> None:
     keep = torch.tensor([[True] * 6, [False] * 6])
-    for name in forms_of(*(normal(2, 1, 6, 4),) * 3, edges, weights, key_mask=keep):
-        leaves = [normal(2, 1, 6, 4, seed=s).requires_grad_() for s in range(3)]
-        y = qf.attend(*leaves, edges, weights, key_mask=keep, form=name)
+    for name in forms_of(*qkv(2, 1, 6, 4), edges, weights, key_mask=keep):
+        q, k, v = leaves = qkv(2, 1, 6, 4)
+        for x in leaves:
+            x.requires_grad_()
+        y = qf.attend(q, k, v, edges, weights, key_mask=keep, form=name)
         assert y[1].abs().max() == 0, name
         grads = torch.autograd.grad(y.square().sum() + y.sum(), leaves, allow_unused=True)
         for g in grads:
@@ -205,7 +208,7 @@ def test_a_peaked_relative_head_at_a_border_is_not_zero_by_zero(edges: Any, cent
     nearest = (torch.arange(n) + int(centre)).clamp(0, n - 1)
     weights = qf.Softmax(content=False, bias=qf.Quadratic())
     for name, y in every_form(None, None, v, edges, weights, tensors=tensors).items():
-        torch.testing.assert_close(y, v[:, :, nearest], rtol=1e-6, atol=1e-6, msg=lambda m, name=name: f"{name}: {m}")
+        torch.testing.assert_close(y, v[:, :, nearest], rtol=1e-6, atol=1e-6, msg=name)
     # one maximum for all rows leaves nothing of a row that cannot reach the peak
     delta = torch.arange(n)[None] - torch.arange(n)[:, None]
     scores = -1e4 * (delta - centre) ** 2

@@ -40,7 +40,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def matrix(edges: Edges, weights: Weights, queries: int = N, **tensors: Tensor) -> Tensor:
+def matrix(edges: Edges, weights: Weights, /, queries: int = N, **tensors: Any) -> Tensor:
     q, k, v = normal(1, H, queries, D), normal(1, H, M, D, seed=1), normal(1, H, M, 3, seed=2)
     return qf.attend(q, k, v, edges, weights, tensors=tensors, form="dense", return_weights=True)[1]
 
@@ -206,18 +206,19 @@ def test_additive_v2() -> None:
 
 def bias_tensors(name: str) -> tuple[Any, dict[str, Tensor], dict[str, Any]]:
     table = normal(H, 6)
-    return {
+    known: dict[str, tuple[Any, dict[str, Tensor], dict[str, Any]]] = {
         "Table": (qf.Table(3, 2), {"table": table}, {"table": table, "left": 3, "right": 2}),
         "Alibi": (qf.Alibi(), {"slopes": table[:, 0].abs()}, {"slopes": table[:, 0].abs()}),
         "T5Buckets": (qf.T5Buckets(6, 9), {"table": table}, {"table": table, "bucket": qf.T5Buckets(6, 9).bucket}),
         "PairBias": (qf.PairBias(), {"bias": normal(1, H, N, M)}, {"bias": normal(1, H, N, M), "b": 0}),
-    }[name]
+    }
+    return known[name]
 
 
 @pytest.mark.parametrize("name", ["Table", "Alibi", "T5Buckets", "PairBias"])
 def test_biases(name: str) -> None:
     bias, tensors, names = bias_tensors(name)
-    w = matrix(qf.All(), qf.Softmax(content=False, bias=bias), **tensors)
+    w = matrix(qf.All(), qf.Softmax(content=False, bias=bias), N, **tensors)
     for h, i, j in itertools.product(range(H), range(N), range(M)):
         score = _score(bias, names, h, i, j)
         first = _score(bias, names, h, i, 0)

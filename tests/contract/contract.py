@@ -49,7 +49,7 @@ class FormContract:
         for seed in range(min(len(BY_NAME[row].mixers), 6)):
             case = self.plain(row, seed, limit=4)
             names, leaves = self._independent(case)
-            assert torch.autograd.gradcheck(lambda *x, c=case, n=names: self._run(c, n, x), leaves, fast_mode=True)  # type: ignore[misc]
+            assert torch.autograd.gradcheck(lambda *x, c=case, n=names: self._run(c, n, x), leaves, fast_mode=True)
 
     def test_second_derivatives_are_right_or_a_clear_error(self, row: str) -> None:
         case = self.plain(row, 0, limit=4)
