@@ -25,14 +25,15 @@ def banded(operands: Operands, edges: Edges, weights: Weights, rows: int | None 
     """y (B, H, n, Dv) of edges for which `is_banded` holds, exactly.
 
     Each block of receivers sees the senders that its band reaches (views of k and v, nothing is copied) and the far columns,
-    gathered once. Receivers in far rows see all senders and are computed apart.
+    gathered once. Receivers in far rows see all senders and are computed apart. Where positions are not indices (rows of
+    several lengths, positions of the caller's own) each block sees all senders, far ones included.
     """
     at = operands.layout
     if not at.keys:
         return F.pad(operands.v, (0, 0, 0, at.queries))
     prepared = weights.prepare(operands)
     shape = (operands.batch, operands.heads, at.queries, operands.v.shape[-1])
-    blocks, far = _blocks(edges, at, rows), edges.far_columns(at)
+    blocks, far = _blocks(edges, at, rows), None if at.shift is None else edges.far_columns(at)
     if far is None:
 
         def near(cut: Sequence[Operands]) -> Tensor:
@@ -50,7 +51,7 @@ def banded(operands: Operands, edges: Edges, weights: Weights, rows: int | None 
             return aggregate(weights, Pairs(count, joined.layout), joined)
 
         y = blockwise([prepared, extra], blocks, both, shape)
-    apart = edges.far_rows(at)
+    apart = None if at.shift is None else edges.far_rows(at)
     return y if apart is None else _overwrite_rows(y, apart, prepared, edges, weights)
 
 
