@@ -225,7 +225,7 @@ def bootstrap(root: Path, target: str) -> None:
         return
     announce(root, target, environment.folder)
     modules = {name for name in ("venv", "ensurepip") if importlib.util.find_spec(name)}
-    new = not environment.folder.exists()
+    new = not any((environment.folder / f".quadform-{name}").exists() for name in TARGETS)
     sentences = missing(sys.version_info[:3], modules, free_disk(root), DISK_GB if new else 0.3)
     if sentences:
         raise CannotGoOn(" ".join(sentences))
