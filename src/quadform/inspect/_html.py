@@ -36,10 +36,23 @@ def render(report: Report, tie: float) -> str:
     template = environment.get_template("report.html.j2")
     page = ""
     for side, edges in _DETAILS:
+        if side and _estimate(report, side, edges) > LIMIT:
+            continue
         page = template.render(_context(report, tie, side, edges))
         if len(page.encode()) < LIMIT:
             break
     return page
+
+
+def _estimate(report: Report, side: int, edges: int) -> float:
+    """Bytes that the heads take on the page, from a sample of them: rendering a page only to drop it is slow."""
+    total = 0.0
+    for section in report.sections:
+        heads = [head for layer in section.layers for head in layer.heads]
+        sample = heads[:: max(1, len(heads) // 16)]
+        size = sum(len(json.dumps(_head(head, side, edges), separators=(",", ":"))) for head in sample)
+        total += len(heads) * (size / max(1, len(sample)) + 60)
+    return total
 
 
 def _context(report: Report, tie: float, side: int, edges: int) -> dict[str, Any]:
@@ -97,11 +110,8 @@ def _section(report: Report, section: Section) -> dict[str, Any]:
 def _cell(head: Head, report: Report) -> dict[str, Any]:
     """What the map shows before any script runs; report.js paints the same for the other choices."""
     name, error = head.best("raw", report.cheaper_forms())
-    form = list(report.forms).index(name)
     band = 1 + sum(error > level for level in (0.05, 0.10, 0.20))
-    ink = f"var(--o{band}{'w' if PALETTE[form % len(PALETTE)] in DARK else ''})"
-    style = f"--form:{PALETTE[form % len(PALETTE)]};--band:var(--b{band});--on:{ink}"
-    return {"form": form, "error": f"{100 * error:.0f}", "band": band, "style": style}
+    return {"form": list(report.forms).index(name), "error": f"{100 * error:.0f}", "band": band}
 
 
 def _section_data(section: Section, side: int, edges: int) -> dict[str, Any]:
@@ -156,4 +166,4 @@ def _picture(views: Views, side: int) -> str:
 
 
 def _round(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
+    return None if value is None else float(f"{value:.3g}")

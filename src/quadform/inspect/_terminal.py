@@ -23,7 +23,9 @@ def head_map(report: Report, length: int | None) -> Table:
     width = max((len(layer.heads) for layer in section.layers), default=0)
     letters = ", ".join(f"{report.forms[name].letter} {name}" for name in report.cheaper_forms())
     title = f"{report.model} at {section.length} tokens: best cheaper form, held-out error in %"
-    table = Table(title=title, caption=letters, box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
+    table = Table(
+        title=title, caption=letters, box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, min_width=len(title)
+    )
     table.add_column("layer", justify="right", no_wrap=True)
     if width > WIDEST:
         for name in ("heads", "≤ 5 %", "≤ 10 %", "≤ 20 %", "median error"):
@@ -52,7 +54,7 @@ def summary_table(report: Report, length: int | None) -> Table:
     """How many heads fit which form within 5, 10 and 20 %, raw and centred, and the median error."""
     heads = len(report.heads(length))
     title = f"how many of {heads} heads fit which form within 5, 10 and 20 %"
-    table = Table(title=title, box=box.SIMPLE, padding=0, pad_edge=False)
+    table = Table(title=title, box=box.SIMPLE, padding=0, pad_edge=False, min_width=len(title))
     table.add_column("", no_wrap=True)
     metrics: tuple[Metric, ...] = ("raw", "centred")
     for metric in metrics:

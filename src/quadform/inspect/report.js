@@ -88,11 +88,11 @@
 
   function errors(head) {
     const order = head.errors.map((_, i) => i).sort((a, b) => head.errors[a][0] - head.errors[b][0]);
-    const meter = (value, colour) => make("span", { class: "meter wide", style: `--form:${colour}` }, make("i", { style: `width:${Math.min(100, 100 * (value === null ? 0 : value))}%` }));
+    const meter = (value, i) => make("span", { class: `meter wide f${i}` }, make("i", { style: `width:${Math.min(100, 100 * (value === null ? 0 : value))}%` }));
     const rows = order.map(i => {
       const form = data.forms[i], [raw, centred] = head.errors[i];
-      return make("tr", {}, make("th", { scope: "row", title: form.description }, make("span", { class: form.dark ? "chip dark" : "chip", style: `--form:${form.colour}` }, form.letter), form.name),
-        make("td", {}, percent(raw, 1), meter(raw, form.colour)), make("td", {}, percent(centred, 1)));
+      return make("tr", {}, make("th", { scope: "row", title: form.description }, make("span", { class: `chip f${i}` }, form.letter), form.name),
+        make("td", {}, percent(raw, 1), meter(raw, i)), make("td", {}, percent(centred, 1)));
     });
     return make("table", { class: "data" }, make("thead", {}, make("tr", {}, make("th", {}, "form"), make("th", {}, "raw error"), make("th", {}, "centred"))), make("tbody", {}, ...rows));
   }
@@ -116,29 +116,28 @@
     panel.hidden = false;
     panel.dataset.head = `${number},${row},${column}`;
     document.getElementById(`length-${section.length}`).after(panel);
-    for (const cell of document.querySelectorAll(".cell")) cell.setAttribute("aria-pressed", String(cell.dataset.at === panel.dataset.head));
+    for (const cell of document.querySelectorAll(".map button")) cell.setAttribute("aria-pressed", String(cell.dataset.at === panel.dataset.head));
     if (scroll) panel.scrollIntoView({ behavior: "smooth", block: "nearest" });
   }
 
   document.addEventListener("click", event => {
-    const cell = event.target.closest(".cell");
+    const cell = event.target.closest(".map button");
     if (!cell) return;
     const at = cell.dataset.at.split(",").map(Number);
     open(...at, true);
     history.replaceState(null, "", "#head-" + at.join("-"));
   });
   function paint(metric, oracles) {
-    for (const cell of document.querySelectorAll(".cell")) {
+    for (const cell of document.querySelectorAll(".map button")) {
       const [number, row, column] = cell.dataset.at.split(",").map(Number);
       const values = data.sections[number].layers[row].heads[column].errors.map(pair => pair[metric] ?? Infinity);
       const best = least(values, oracles);
       const form = data.forms[best], error = values[best], band = 1 + [0.05, 0.1, 0.2].filter(level => error > level).length;
       const shown = error === Infinity ? "-" : (100 * error).toFixed(0);
-      cell.style.cssText = `--form:${form.colour};--band:var(--b${band});--on:var(--o${band}${form.dark ? "w" : ""})`;
-      cell.dataset.band = band;
+      cell.className = `f${best} b${band}`;
       cell.title = `Layer ${row}, head ${column}: ${form.name}, error ${shown} %`;
-      cell.querySelector(".l").textContent = form.letter;
-      cell.querySelector(".n").textContent = shown;
+      cell.querySelector("i").textContent = form.letter;
+      cell.querySelector("b").textContent = shown;
     }
   }
   document.addEventListener("change", event => {
@@ -148,12 +147,15 @@
     paint(Number(document.querySelector("input[type=radio]:checked").value), document.querySelector("input[type=checkbox]").checked);
   });
   for (const controls of document.querySelectorAll("[data-controls]")) controls.hidden = false;
+  document.querySelectorAll(".map").forEach((map, number) => map.querySelectorAll("tbody tr").forEach((line, row) =>
+    line.querySelectorAll("button").forEach((cell, column) => { cell.dataset.at = `${number},${row},${column}`; })));
+  paint(0, false);
   const linked = /^#head-(\d+)-(\d+)-(\d+)$/.exec(location.hash);
   let start = [0, 0, 0], lowest = Infinity;
   data.sections[0].layers.forEach((layer, row) => layer.heads.forEach((head, column) => {
     const raw = head.errors[least(head.errors.map(pair => pair[0]), false)][0];
     if (raw < lowest) { lowest = raw; start = [0, row, column]; }
   }));
-  if (linked && document.querySelector(`.cell[data-at="${linked.slice(1).join(",")}"]`)) open(...linked.slice(1).map(Number), true);
+  if (linked && document.querySelector(`[data-at="${linked.slice(1).join(",")}"]`)) open(...linked.slice(1).map(Number), true);
   else open(...start, false);
 })();
