@@ -100,6 +100,10 @@ class Edges(Description):
             )
         return Pairs(count, at)
 
+    def degrees(self, at: Layout) -> Tensor:
+        """How many senders each receiver has, counted with multiplicity: (Bp, Hp, n)."""
+        return self.view(at).count.sum(-1)
+
     def edge_list(self, at: Layout, rows: int = 256) -> EdgeList:
         """The edges of a layout with Bp = 1, sorted by receiver; memory O(E + rows * band)."""
         parts: list[EdgeList] = []
@@ -300,7 +304,9 @@ class Transposed(Edges):
         return self.inner.reach[::-1]
 
     def check(self, queries: int, keys: int, grid: tuple[int, ...]) -> None:
-        self.inner.check(keys, queries, self.inner.senders_grid(grid, queries) if isinstance(self.inner, GridEdges) else grid)
+        self.inner.check(
+            keys, queries, self.inner.senders_grid(grid, queries) if isinstance(self.inner, GridEdges) else grid
+        )
 
     def relation(self, at: Layout) -> Tensor:
         grid = self.inner.senders_grid(at.grid, at.queries) if isinstance(self.inner, GridEdges) else at.grid

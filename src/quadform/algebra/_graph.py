@@ -118,6 +118,15 @@ class Graph(Edges):
         kept = keep.expand(*index.shape[:3], -1).gather(-1, index)
         return Slots(index, slots.count & kept, slots.offset, at, None, slots.edges)
 
+    def degrees(self, at: Layout) -> Tensor:
+        receiver, sender, _ = (t.to(at.q_pos.device) for t in self._sorted)
+        kept = (
+            torch.ones(1, at.keys, dtype=torch.int64, device=receiver.device)
+            if at.k_valid is None
+            else at.k_valid.long()
+        )
+        return kept.new_zeros(kept.shape[0], at.queries).index_add(1, receiver, kept[:, sender])[:, None]
+
     def edge_list(self, at: Layout, rows: int = 256) -> EdgeList:
         receiver, sender, edge = (t.to(at.q_pos.device) for t in self._sorted)
         q, k = coordinates(at.q_pos[0], at.grid), coordinates(at.k_pos[0], at.grid)

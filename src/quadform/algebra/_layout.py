@@ -85,6 +85,7 @@ class Layout:
 
     def row(self, b: int) -> Layout:
         """The layout of row b of the batch alone."""
+
         def pick(x: Tensor) -> Tensor:
             return x[b : b + 1] if x.shape[0] > 1 else x
 

@@ -105,3 +105,20 @@ class Operands:
                 name: x[pick] if self.dims[name][0] == "B" and x.shape[0] > 1 else x for name, x in self.tensors.items()
             },
         )
+
+    def head(self, h: int) -> Operands:
+        """Head h alone."""
+        pick = slice(h, h + 1)
+
+        def cut(x: Tensor, names: Dims) -> Tensor:
+            axis = names.index("H") if "H" in names else None
+            return x if axis is None or x.shape[axis] == 1 else x.narrow(axis, h, 1)
+
+        return dataclasses.replace(
+            self,
+            q=None if self.q is None else self.q[:, pick],
+            k=None if self.k is None else self.k[:, pick],
+            v=self.v[:, pick],
+            heads=1,
+            tensors={name: cut(x, self.dims[name]) for name, x in self.tensors.items()},
+        )

@@ -131,7 +131,9 @@ class Similarity(Weights):
         w = sim(q @ k.mT * scale) * mask;  w = w / w.sum(-1, keepdim=True)
     """
 
-    function: Literal["exponential", "polynomial", "gaussian", "cauchy"] | Callable[[Tensor, Tensor], Tensor] = "exponential"
+    function: Literal["exponential", "polynomial", "gaussian", "cauchy"] | Callable[[Tensor, Tensor], Tensor] = (
+        "exponential"
+    )
     degree: int = 2
     scale: float | None = None
 
@@ -339,7 +341,7 @@ class Uniform(Weights):
         at = operands.layout
         if at.queries != at.keys:
             raise ArgumentError("q", f"{at.keys} queries, as many as keys, for Uniform('symmetric')", str(at.queries))
-        degree = operands.edges.view(at).count.sum(-1).to(operands.v.dtype)
+        degree = operands.edges.degrees(at).to(operands.v.dtype)
         root = torch.where(degree > 0, degree.clamp(min=1).rsqrt(), 0)
         return operands.with_features(
             operands.q, operands.k, root=(("B", "H", "Q"), root), root_k=(("B", "H", "K"), root)

@@ -7,8 +7,9 @@ from quadform.forms._call import Call
 from quadform.forms._dense import Dense
 from quadform.forms._form import Form
 from quadform.forms.convolution import Convolution
+from quadform.forms.graph import MessagePassing
 
-FORMS: dict[str, Form] = {form.name: form for form in (Dense(), Convolution())}
+FORMS: dict[str, Form] = {form.name: form for form in (Dense(), Convolution(), MessagePassing())}
 
 
 def choose(call: Call, form: str) -> Form:
