@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from quadform._errors import ArgumentError
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+_UNLOADABLE = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError, pickle.UnpicklingError)
 
 
 def find_directory(name: str | Path) -> Path:
@@ -57,7 +60,7 @@ def load_model(name: str | Path) -> Any:
             model, info = transformers.AutoModel.from_pretrained(
                 directory, local_files_only=True, output_loading_info=True, dtype=torch.float32
             )
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
+        except _UNLOADABLE as error:
             raise ArgumentError("MODEL", "a model that transformers can load", f"{directory}: {error}") from None
     missing = sorted(key for key in info["missing_keys"] if "pooler" not in key)
     if missing or info["mismatched_keys"]:
@@ -78,7 +81,7 @@ def load_tokenizer(name: str | Path) -> Any:
     with _quiet(transformers):
         try:
             return transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True)
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
+        except _UNLOADABLE as error:
             raise ArgumentError("MODEL", "a tokenizer that transformers can load", f"{directory}: {error}") from None
 
 

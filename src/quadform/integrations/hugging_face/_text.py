@@ -17,6 +17,7 @@ from quadform.inspect import Batch
 PYTHON_DOCS = "python-docs"
 BATCH = 8
 _CHARACTERS_PER_TOKEN = 12
+_SHORTEST_TOPIC = 500
 _RULE = re.compile(r"^([=*~^\-])\1{2,}\n", re.MULTILINE)
 """The line under a heading."""
 
@@ -31,10 +32,21 @@ class TextSplit:
 
 
 def python_documentation() -> TextSplit:
-    """Python's own language reference topics, which every installation carries: every other topic is for fitting."""
+    """Python's own language reference topics, which every installation carries: every other topic is for fitting.
+
+    Topics quote one another, some entirely. Each paragraph counts once, in the longest topic that has it, so that the
+    two parts share no text.
+    """
     from pydoc_data.topics import topics
 
-    documents = [_RULE.sub("", topics[name]) for name in sorted(topics)]
+    seen: set[str] = set()
+    documents = []
+    for name in sorted(topics, key=lambda name: (-len(topics[name]), name)):
+        paragraphs = [part.strip("\n") for part in _RULE.sub("", topics[name]).split("\n\n") if part.strip()]
+        new = [part for part in dict.fromkeys(paragraphs) if part.strip() not in seen]
+        seen.update(part.strip() for part in new)
+        if sum(map(len, new)) >= _SHORTEST_TOPIC:
+            documents.append("\n\n".join(new))
     source = f"{len(documents)} topics of the documentation of Python {sys.version_info.major}.{sys.version_info.minor}"
     return TextSplit(source, tuple(documents[::2]), tuple(documents[1::2]))
 
