@@ -92,7 +92,7 @@ class SameBucket(Edges):
 class TopK(Edges):
     """The k senders with the highest scores of each receiver (among the edges beside it in `&`).
 
-    The choice carries no gradient. With k >= the number of senders it is All.
+    The choice carries no gradient; of equal scores the earlier sender is taken. With k >= the number of senders it is All.
 
     Reference:
 
@@ -126,8 +126,8 @@ class TopK(Edges):
         n, m = operands.layout.queries, operands.layout.keys
         present = (view.count > 0).expand(operands.batch, operands.heads, n, m)
         scores = scores.expand(present.shape).masked_fill(~present, -torch.inf)
-        best = scores.topk(min(self.k, m), -1)
-        return Chosen(best.indices, present.gather(-1, best.indices))
+        best = scores.sort(-1, descending=True, stable=True).indices[..., : min(self.k, m)]
+        return Chosen(best, present.gather(-1, best))
 
 
 @dataclass(frozen=True, eq=False)
