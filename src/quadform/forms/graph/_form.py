@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,7 @@ from quadform.forms._via import via
 from quadform.forms.graph._view import EdgeView, edge_weights
 
 _LISTS: OrderedDict[Any, EdgeList] = OrderedDict()
+_GRAPHS: WeakKeyDictionary[Graph, dict[Any, EdgeList]] = WeakKeyDictionary()
 _KEPT = 16
 
 
@@ -105,9 +107,15 @@ def _from_relation(count: Tensor, at: Layout) -> EdgeList:
 
 def _edge_list(edges: Edges, at: Layout) -> EdgeList:
     """The edge list of a layout whose rows stand alike; those of unpadded descriptions are kept for the next call."""
-    if isinstance(edges, Graph) or at.padded or at.k_valid is not None or at.shift is None:
+    if at.padded or at.k_valid is not None or at.shift is None:
         return edges.edge_list(at)
-    key = (edges, at.queries, at.keys, at.grid, at.shift, at.q_pos.device)
+    key: tuple[Any, ...] = (at.queries, at.keys, at.grid, at.shift, at.q_pos.device)
+    if isinstance(edges, Graph):
+        lists = _GRAPHS.setdefault(edges, {})
+        if key not in lists:
+            lists[key] = edges.edge_list(at)
+        return lists[key]
+    key = (edges, *key)
     if key not in _LISTS:
         _LISTS[key] = edges.edge_list(at)
         while len(_LISTS) > _KEPT:

@@ -9,13 +9,18 @@ products differentiate through dense N x N matrices.)
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-CHUNK = 1 << 21  # elements of a gathered chunk
+from quadform.algebra import EdgeList
+
+CHUNK = 1 << 18  # elements of a gathered chunk: what stays in a core's cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,10 +32,43 @@ class Structure:
     queries: int
     keys: int
 
-    @property
+    @cached_property
     def T(self) -> Structure:
         """The same edges with the roles exchanged."""
         return Structure(self.sender, self.receiver, self.keys, self.queries)
+
+    @cached_property
+    def rows(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """(row pointers (n + 1,), columns (E,), order (E,) that sorts by receiver or None where they are sorted)."""
+        ordered = bool((self.receiver[1:] >= self.receiver[:-1]).all())
+        order = None if ordered else torch.argsort(self.receiver, stable=True)
+        columns = self.sender if order is None else self.sender[order]
+        pointers = self.receiver.new_zeros(self.queries + 1)
+        pointers[1:] = torch.bincount(self.receiver, minlength=self.queries).cumsum(0)
+        small = torch.int32 if max(self.receiver.numel(), self.keys) < 2**31 else torch.int64
+        return pointers.to(small), columns.to(small), order
+
+    def matrix(self, values: Tensor) -> Tensor:
+        """The sparse matrix (n, m) of values (E,) in the sorted order."""
+        pointers, columns, _ = self.rows
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+            return torch.sparse_csr_tensor(pointers, columns, values, (self.queries, self.keys), check_invariants=False)
+
+
+_STRUCTURES: WeakKeyDictionary[EdgeList, Structure] = WeakKeyDictionary()
+
+
+def structure_of(edges: EdgeList) -> Structure:
+    """The structure of an edge list, with one more sender: the zero sender. Its sorted forms live as long as the list."""
+    if edges not in _STRUCTURES:
+        _STRUCTURES[edges] = Structure(edges.receiver, edges.sender, edges.queries, edges.keys + 1)
+    return _STRUCTURES[edges]
+
+
+def _by_rows(structure: Structure, x: Tensor) -> bool:
+    """Whether the row-by-row kernels of torch compute this: on a CPU with MKL, and with something to compute."""
+    return x.device.type == "cpu" and torch.backends.mkl.is_available() and 0 not in (*x.shape, structure.receiver.numel())
 
 
 def sddmm(structure: Structure, a: Tensor, b: Tensor) -> Tensor:
@@ -60,6 +98,8 @@ class _Sddmm(torch.autograd.Function):
     def forward(ctx: Any, structure: Structure, a: Tensor, b: Tensor) -> Tensor:
         ctx.structure = structure
         ctx.save_for_backward(a, b)
+        if _by_rows(structure, a):
+            return _sampled(structure, a, b)
         parts = [
             (a.index_select(2, structure.receiver[c]) * b.index_select(2, structure.sender[c])).sum(-1)
             for c in _chunks(structure, a)
@@ -80,6 +120,8 @@ class _Spmm(torch.autograd.Function):
     def forward(ctx: Any, structure: Structure, w: Tensor, v: Tensor) -> Tensor:
         ctx.structure = structure
         ctx.save_for_backward(w, v)
+        if _by_rows(structure, v):
+            return _summed(structure, w, v)
         y = v.new_zeros(*v.shape[:2], structure.queries, v.shape[-1])
         for c in _chunks(structure, v):
             y.index_add_(2, structure.receiver[c], w[:, :, c, None] * v.index_select(2, structure.sender[c]))
@@ -92,6 +134,30 @@ class _Spmm(torch.autograd.Function):
         grad_w = sddmm(structure, grad, v) if ctx.needs_input_grad[1] else None
         grad_v = spmm(structure.T, w, grad) if ctx.needs_input_grad[2] else None
         return None, grad_w, grad_v
+
+
+def _sampled(structure: Structure, a: Tensor, b: Tensor) -> Tensor:
+    """sddmm by a sampled matrix product for each row of the batch and each head."""
+    order = structure.rows[2]
+    pattern = structure.matrix(a.new_zeros(structure.receiver.numel()))
+    out = a.new_empty(a.shape[0] * a.shape[1], structure.receiver.numel())
+    for i, (x, y) in enumerate(zip(a.flatten(0, 1), b.flatten(0, 1), strict=True)):
+        values = torch.sparse.sampled_addmm(pattern, x, y.T, beta=0.0).values()
+        if order is None:
+            out[i] = values
+        else:
+            out[i, order] = values
+    return out.unflatten(0, a.shape[:2])
+
+
+def _summed(structure: Structure, w: Tensor, v: Tensor) -> Tensor:
+    """spmm by a sparse matrix product for each row of the batch and each head."""
+    order = structure.rows[2]
+    ordered = w if order is None else w[..., order]
+    out = v.new_empty(v.shape[0] * v.shape[1], structure.queries, v.shape[-1])
+    for i, (x, y) in enumerate(zip(ordered.flatten(0, 1), v.flatten(0, 1), strict=True)):
+        torch.mm(structure.matrix(x.contiguous()), y, out=out[i])
+    return out.unflatten(0, v.shape[:2])
 
 
 def _chunks(structure: Structure, like: Tensor) -> list[slice]:

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from quadform._errors import Refused
 from quadform.algebra import EdgeList, Edges, Layout
-from quadform.forms.graph._products import CHUNK, Structure, sddmm, spmm
+from quadform.forms.graph._products import CHUNK, Structure, sddmm, spmm, structure_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class EdgeView:
 
     @property
     def structure(self) -> Structure:
-        return Structure(self.edges.receiver, self.edges.sender, self.edges.queries, self.edges.keys + 1)
+        return structure_of(self.edges)
 
     @property
     def offset(self) -> Tensor:
