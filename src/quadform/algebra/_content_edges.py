@@ -126,7 +126,7 @@ class TopK(Edges):
         n, m = operands.layout.queries, operands.layout.keys
         present = (view.count > 0).expand(operands.batch, operands.heads, n, m)
         scores = scores.expand(present.shape).masked_fill(~present, -torch.inf)
-        best = scores.sort(-1, descending=True, stable=True).indices[..., : min(self.k, m)]
+        best = scores.sort(dim=-1, descending=True, stable=True).indices[..., : min(self.k, m)]
         return Chosen(best, present.gather(-1, best))
 
 
