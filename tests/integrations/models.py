@@ -30,6 +30,18 @@ def tiny(kind: str, **changes: Any) -> Any:
         "t5": lambda: transformers.T5Config(
             vocab_size=60, d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=4, **changes
         ),
+        "bart": lambda: transformers.BartConfig(
+            vocab_size=60,
+            d_model=32,
+            encoder_layers=1,
+            decoder_layers=1,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=48,
+            decoder_ffn_dim=48,
+            max_position_embeddings=64,
+            **changes,
+        ),
         "bloom": lambda: transformers.BloomConfig(vocab_size=60, hidden_size=32, n_layer=1, n_head=4, **changes),
         "gemma2": lambda: transformers.Gemma2Config(
             vocab_size=60, num_key_value_heads=2, head_dim=8, **sizes, **changes

@@ -131,6 +131,12 @@ def test_models_with_more_in_their_attention_are_refused(kind: str, argument: st
     assert model.config._attn_implementation != NAME
 
 
+def test_cross_attention_is_refused_even_between_equal_lengths():
+    with pytest.raises(QuadformError, match=r"decoder\.layers\.0\.encoder_attn: cross-attention"):
+        inspect(tiny("bart"), [batch(), batch(seed=1)])
+    assert inspect(tiny("bart").encoder, [batch(), batch(seed=1)]).reproduction <= 1e-6
+
+
 def test_a_model_outside_the_interface_is_refused():
     with pytest.raises(QuadformError, match="BloomModel computes attention in its own way"):
         inspect(tiny("bloom"), [batch(), batch(seed=1)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,7 @@ def inspect(
     sequences: Annotated[int, typer.Option(min=2, help="Sequences to measure, and as many to fit on.")] = 32,
 ) -> None:
     """Measure every attention head of a model on a text and report which cheaper form it could take, at what error."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when transformers is imported, which is below
     sizes = _lengths(lengths)
     to_stdout = json_file is not None and str(json_file) == "-"
     check_writable("--out", out)

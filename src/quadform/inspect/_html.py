@@ -6,9 +6,6 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
 from quadform.inspect._png import png
 from quadform.inspect._structure import STRUCTURE
 from quadform.inspect._terminal import median_error
@@ -29,6 +26,8 @@ _DETAILS = ((64, 40), (32, 24), (16, 12), (8, 6), (0, 0))
 
 def render(report: Report, tie: float) -> str:
     """The page, below `LIMIT` bytes; large models get coarser pictures, and none where even those are too many."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # 60 ms, which no other import of quadform needs
+
     environment = Environment(
         loader=PackageLoader("quadform.inspect", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
@@ -76,7 +75,7 @@ def _context(report: Report, tie: float, side: int, edges: int) -> dict[str, Any
         "report": report,
         "forms": forms,
         "sections": [_section(report, section) for section in report.sections],
-        "payload": Markup(json.dumps(payload, separators=(",", ":")).replace("<", "\\u003c")),
+        "payload": json.dumps(payload, separators=(",", ":")).replace("<", "\\u003c"),
     }
 
 

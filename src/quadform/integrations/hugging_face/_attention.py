@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -20,19 +21,19 @@ HARMLESS = frozenset(
     {
         "cache",
         "cache_position",
-        "deterministic",
         "is_causal",
         "output_attentions",
         "output_hidden_states",
         "past_key_values",
-        "position_embeddings",
         "position_ids",
-        "return_dict",
         "sliding_window",
-        "token_type_ids",
         "use_cache",
     }
 )
+
+
+CROSS = re.compile(r"cross|encoder_attn|enc_?dec", re.IGNORECASE)
+"""What modules that attend from one sequence to another are called."""
 
 
 class Recorder:
@@ -84,6 +85,8 @@ def attention(
     if recorder is None:
         raise QuadformError(f"attention implementation {NAME!r} works only inside quadform's capture")
     name = recorder.name(module)
+    if CROSS.search(name):
+        raise QuadformError(f"{name}: cross-attention is not covered; inspect the encoder alone")
     _refuse_unknown(name, dropout, kwargs)
     keep = _keep(name, module, query, key, attention_mask)
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
