@@ -98,7 +98,8 @@ class _Sddmm(torch.autograd.Function):
     def forward(ctx: Any, structure: Structure, a: Tensor, b: Tensor) -> Tensor:
         ctx.structure = structure
         ctx.save_for_backward(a, b)
-        if _by_rows(structure, a):
+        fits = structure.receiver.numel() <= structure.queries * structure.keys  # else torch refuses a sampled product
+        if fits and _by_rows(structure, a):
             return _sampled(structure, a, b)
         parts = [
             (a.index_select(2, structure.receiver[c]) * b.index_select(2, structure.sender[c])).sum(-1)
