@@ -146,4 +146,13 @@ MUTATIONS = (
         "acceptance",
         "kernel/window",
     ),
+    Mutation(
+        "form",
+        "message passing loses the sign in the gradient of the senders",
+        "forms/graph/_products.py",
+        "grad_b = spmm(structure.T, grad, a) if",
+        "grad_b = spmm(structure.T, grad.abs(), a) if",
+        "agreement",
+        "*/graph",
+    ),
 )
