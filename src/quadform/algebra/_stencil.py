@@ -129,6 +129,10 @@ class Stencil(GridEdges):
         left = self.pads[0][0]
         return max(left, 0), max(_each(self.dilation, 1)[0] * (self.taps - 1) - left, 0)
 
+    @property
+    def band(self) -> Reach:
+        return (self.pads[0][0], 0) if self.is_causal else self.reach
+
     def output_size(self, size: int, d: int = 0) -> int:
         """How many receivers a dimension of `size` senders has."""
         low, high = self.pads[d]

@@ -5,3 +5,5 @@ from quadform.forms._backends import backends as backends
 from quadform.forms._explain import Explanation as Explanation, explain as explain
 from quadform.forms._form import Cost as Cost, Form as Form
 from quadform.forms._registry import FORMS as FORMS
+from quadform.forms.recurrent import State as State
+from quadform.forms.recurrent._streaming import init_state as init_state, prefill as prefill, step as step

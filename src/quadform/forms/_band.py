@@ -21,7 +21,9 @@ def is_banded(edges: Edges) -> bool:
     return left is not None and right is not None and not edges.content and not edges.by_slots
 
 
-def banded(operands: Operands, edges: Edges, weights: Weights, rows: int | None = None) -> Tensor:
+def banded(
+    operands: Operands, edges: Edges, weights: Weights, rows: int | None = None, extra: Operands | None = None
+) -> Tensor:
     """y (B, H, n, Dv) of edges for which `is_banded` holds, exactly.
 
     Each block of receivers sees the senders that its band reaches (views of k and v, nothing is copied) and the far columns,
@@ -34,14 +36,14 @@ def banded(operands: Operands, edges: Edges, weights: Weights, rows: int | None 
     prepared = weights.prepare(operands)
     shape = (operands.batch, operands.heads, at.queries, operands.v.shape[-1])
     blocks, far = _blocks(edges, at, rows), None if at.shift is None else edges.far_columns(at)
-    if far is None:
+    if far is None or not is_banded(edges):
 
         def near(cut: Sequence[Operands]) -> Tensor:
             return aggregate(weights, edges.view(cut[0].layout), cut[0])
 
         y = blockwise([prepared], blocks, near, shape)
     else:
-        extra = select_columns(prepared, far)
+        extra = select_columns(prepared, far) if extra is None else weights.prepare(extra)
         everything = slice(0, extra.layout.keys)
         blocks = [Block(b.rows, (*b.columns, everything)) for b in blocks]
 
@@ -52,7 +54,7 @@ def banded(operands: Operands, edges: Edges, weights: Weights, rows: int | None 
 
         y = blockwise([prepared, extra], blocks, both, shape)
     apart = None if at.shift is None else edges.far_rows(at)
-    return y if apart is None else _overwrite_rows(y, apart, prepared, edges, weights)
+    return y if apart is None or not is_banded(edges) else overwrite_rows(y, apart, prepared, edges, weights)
 
 
 def _blocks(edges: Edges, at: Layout, rows: int | None) -> list[Block]:
@@ -135,7 +137,7 @@ def join_columns(a: Operands, b: Operands) -> Operands:
     return dataclasses.replace(a, k=k, v=cat(a.v, b.v, 2), layout=layout, tensors=tensors)
 
 
-def _overwrite_rows(y: Tensor, position: Tensor, prepared: Operands, edges: Edges, weights: Weights) -> Tensor:
+def overwrite_rows(y: Tensor, position: Tensor, prepared: Operands, edges: Edges, weights: Weights) -> Tensor:
     """y with the receivers at the given positions computed against every sender."""
     at = prepared.layout
     if not at.queries or not position.shape[-1]:

@@ -48,6 +48,7 @@ class Call:
     return_state: bool = False
     state: Any = None
     given_positions: bool = False
+    lengths: Tensor | None = None  # of the keys, where the call gave them
 
     @property
     def groups(self) -> int:
@@ -117,7 +118,21 @@ def build_call(
     dropout_p = options.get("dropout_p", 0.0)
     if not isinstance(dropout_p, int | float) or not 0 <= dropout_p < 1:
         raise ArgumentError("dropout_p", "a probability in [0, 1)", repr(dropout_p))
-    return Call(q, k, v, edges, weights, layout, heads, tensors, dims, given_positions=positions is not None, **options)
+    key_lengths = lengths[1] if isinstance(lengths, tuple) else lengths
+    return Call(
+        q,
+        k,
+        v,
+        edges,
+        weights,
+        layout,
+        heads,
+        tensors,
+        dims,
+        given_positions=positions is not None,
+        lengths=key_lengths,
+        **options,
+    )
 
 
 def _check_shapes(q: Tensor | None, k: Tensor | None, v: Tensor, weights: Weights, edges: Edges) -> int:

@@ -8,8 +8,9 @@ from quadform.forms._dense import Dense
 from quadform.forms._form import Form
 from quadform.forms.convolution import Convolution
 from quadform.forms.graph import MessagePassing
+from quadform.forms.recurrent import Recurrent
 
-FORMS: dict[str, Form] = {form.name: form for form in (Dense(), Convolution(), MessagePassing())}
+FORMS: dict[str, Form] = {form.name: form for form in (Dense(), Convolution(), MessagePassing(), Recurrent())}
 
 
 def choose(call: Call, form: str) -> Form:

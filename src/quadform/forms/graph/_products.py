@@ -68,7 +68,9 @@ def structure_of(edges: EdgeList) -> Structure:
 
 def _by_rows(structure: Structure, x: Tensor) -> bool:
     """Whether the row-by-row kernels of torch compute this: on a CPU with MKL, and with something to compute."""
-    return x.device.type == "cpu" and torch.backends.mkl.is_available() and 0 not in (*x.shape, structure.receiver.numel())
+    return (
+        x.device.type == "cpu" and torch.backends.mkl.is_available() and 0 not in (*x.shape, structure.receiver.numel())
+    )
 
 
 def sddmm(structure: Structure, a: Tensor, b: Tensor) -> Tensor:

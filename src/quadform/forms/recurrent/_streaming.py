@@ -1,0 +1,78 @@
+"""init_state, prefill and step: the operator as a recurrence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quadform.algebra import Edges, Weights
+from quadform.forms._attend import attend
+from quadform.forms.recurrent._state import State
+
+
+def prefill(
+    q: Tensor | None,
+    k: Tensor | None,
+    v: Tensor,
+    edges: Edges,
+    weights: Weights,
+    *,
+    state: State | None = None,
+    **call: Any,
+) -> tuple[Tensor, State]:
+    """(y (B, H, n, Dv), state) of n tokens that continue a stream; without a state they begin one.
+
+    Arguments and errors as in `attend`, with as many queries as keys. The state that is given is not changed.
+
+    Reference:
+
+        y, state = attend(q, k, v, edges, weights, form="recurrent", state=state, return_state=True)
+    """
+    y, after = attend(q, k, v, edges, weights, form="recurrent", state=state, return_state=True, **call)
+    return y, after
+
+
+def step(
+    q: Tensor | None, k: Tensor | None, v: Tensor, edges: Edges, weights: Weights, state: State, **call: Any
+) -> tuple[Tensor, State]:
+    """(y (B, H, 1, Dv), state) of one more token: `prefill` of q, k and v with N = 1.
+
+    Reference:
+
+        y, state = prefill(q, k, v, edges, weights, state=state)
+    """
+    return prefill(q, k, v, edges, weights, state=state, **call)
+
+
+def init_state(
+    edges: Edges,
+    weights: Weights,
+    *,
+    batch: int,
+    heads: int,
+    head_dim: int,
+    value_dim: int | None = None,
+    kv_heads: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    tensors: dict[str, Tensor] | None = None,
+) -> State:
+    """The state of a stream that has seen nothing.
+
+    Args:
+        batch, heads, kv_heads, head_dim, value_dim: sizes B, H, Hk, D and Dv.
+        tensors: the tensors that the weights declare, of a call of no tokens.
+
+    Errors: Refused where the mixer does not stream.
+
+    Reference:
+
+        y, state = prefill(q[:, :, :0], k[:, :, :0], v[:, :, :0], edges, weights)
+    """
+    kv_heads, value_dim = kv_heads or heads, value_dim or head_dim
+    q = torch.empty(batch, heads, 0, head_dim, dtype=dtype, device=device)
+    k = torch.empty(batch, kv_heads, 0, head_dim, dtype=dtype, device=device)
+    v = torch.empty(batch, kv_heads, 0, value_dim, dtype=dtype, device=device)
+    return prefill(q, k if "k" in weights.reads or edges.content else None, v, edges, weights, tensors=tensors)[1]
