@@ -52,6 +52,16 @@ from quadform.algebra import (
     rotary as rotary,
 )
 from quadform.convert import Certificate as Certificate, Converted as Converted, convert as convert
-from quadform.forms import Explanation as Explanation, attend as attend, backends as backends, explain as explain
+from quadform.forms import (
+    Explanation as Explanation,
+    State as State,
+    attend as attend,
+    backends as backends,
+    explain as explain,
+    init_state as init_state,
+    prefill as prefill,
+    step as step,
+)
+from quadform.inspect import Report as Report, inspect as inspect
 
 __version__ = "0.1.0"
