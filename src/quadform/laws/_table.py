@@ -122,7 +122,7 @@ UNIFORM: list[Weights] = [Uniform("sum"), Uniform("mean")]
 
 _BORDERS = ("zeros", "renormalise", "replicate", "circular", "reflect")
 _STENCILS_1D: list[Edges] = [Stencil(3, border=b) for b in _BORDERS]
-_STENCILS_1D += [Stencil(4, border="valid"), Stencil(1), Stencil(2, stride=2, border="valid")]
+_STENCILS_1D += [Stencil(4, border="valid"), Stencil(1, stride=2), Stencil(2, stride=2, border="valid")]
 _STENCILS_1D += [Stencil(3, dilation=2, padding=(1, 3))]
 _STENCILS_1D += [Stencil(5, stride=3, padding=2, border=b) for b in _BORDERS]
 _STENCILS_1D += [Stencil(3, padding="causal", border=b) for b in ("circular", "reflect")]
