@@ -14,7 +14,7 @@ from torch import Tensor
 
 from quadform.inspect._captured import Captured
 
-ELEMENTS = 2**22
+ELEMENTS = 2**19
 SINKS = {True: (4, 0), False: (1, 1)}
 """How many first and last tokens count as sinks, for causal heads and for bidirectional ones."""
 
@@ -48,6 +48,7 @@ class Block:
         self.v = captured.v.to(dtype).repeat_interleave(groups, 1)
         self.keep = captured.keep[:, :, rows]
         self.valid = captured.valid[:, rows]
+        self.unpadded = bool(self.valid.all())
         self.given = captured.output[:, :, rows].to(dtype)
         positions = torch.arange(captured.k.shape[2], device=self.q.device)
         self.offsets = positions - positions[rows, None]
@@ -78,6 +79,8 @@ class Block:
 
     def rows(self, values: Tensor) -> Tensor:
         """Values (B, H, R, ...) with the padded rows set to 0."""
+        if self.unpadded:
+            return values
         batch, rows = self.valid.shape
         valid = self.valid.view(batch, 1, rows, *[1] * (values.ndim - 3))
         return values.masked_fill(~valid, 0.0)

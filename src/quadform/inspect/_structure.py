@@ -44,7 +44,7 @@ def by_offset(values: Tensor, block: Block) -> Tensor:
     """(H, 2N - 1): values (B, H, R, N) added up over all pairs with the same j - i."""
     n = values.shape[-1]
     sums = torch.zeros(values.shape[1], 2 * n - 1, dtype=torch.float64, device=values.device)
-    return sums.index_add_(1, (block.offsets + n - 1).flatten(), values.sum(0, dtype=torch.float64).flatten(1))
+    return sums.index_add_(1, (block.offsets + n - 1).flatten(), values.sum(0).double().flatten(1))
 
 
 def summarise(sums: dict[str, Tensor]) -> dict[str, Tensor]:
