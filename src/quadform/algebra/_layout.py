@@ -62,8 +62,8 @@ class Layout:
     @property
     def rows(self) -> int:
         """Bp: 1 where all rows of the batch stand alike, else the batch size."""
-        valid = 1 if self.k_valid is None else self.k_valid.shape[0]
-        return max(self.q_pos.shape[0], self.k_pos.shape[0], self.k_len.shape[0], valid)
+        sizes = [x.shape[0] for x in (self.q_pos, self.k_pos, self.k_len, self.k_valid) if x is not None]
+        return 0 if 0 in sizes else max(sizes)
 
     def swapped(self, grid: tuple[int, ...]) -> Layout:
         """The layout in which receivers send: for `edges.T`. Sender validity belongs to the call and is dropped."""

@@ -115,7 +115,7 @@ def _gather(x: Tensor, index: Tensor, axis: int) -> Tensor:
 def join_columns(a: Operands, b: Operands) -> Operands:
     """The senders of a followed by those of b, for the same receivers."""
     left, right = a.layout, b.layout
-    rows = max(left.rows, right.rows, left.k_pos.shape[0], right.k_pos.shape[0])
+    rows = right.rows if left.rows == 1 else left.rows
 
     def valid(at: Layout) -> Tensor:
         ones = torch.ones(1, at.keys, dtype=torch.bool, device=at.k_pos.device)

@@ -203,6 +203,8 @@ def _sums_once(operands: Operands, edges: Edges, weights: Weights) -> Tensor:
     k = torch.where(torch.as_tensor(valid, device=k.device), k, 0)
     if edges == All():
         return reduce_and_read(q, k, operands.v, normalise)
+    if not at.keys:
+        return F.pad(operands.v, (0, 0, 0, at.queries))
     whole, early = _ahead(dataclasses.replace(operands, q=q, k=k, tensors={}, dims={}))
     y, _ = causal_prefix(whole.require("q"), k, operands.v, gates, whole.layout, empty_sums(k, operands.v), normalise)
     return F.pad(y, (0, 0, early, 0))
