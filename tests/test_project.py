@@ -43,10 +43,6 @@ ALLOWED["cli"] = set(ALLOWED) - {"__init__"}
 
 REQUIRED = {"torch", "safetensors", "typer", "rich", "jinja2", "markupsafe"}  # the last is a part of jinja2
 LONGEST = 350
-LONGER = {  # files that may be longer, with what is agreed for each
-    "algebra/_weights.py": 450,  # the small views of every kind of weights, side by side
-    "algebra/_edges.py": 400,  # the base class of edges and its combinators
-}
 MEDIAN = 150
 
 
@@ -133,9 +129,8 @@ def test_importing_quadform_loads_nothing_that_is_optional() -> None:
 
 def test_no_file_is_long() -> None:
     lengths = {str(path.relative_to(SOURCE)): len(path.read_text().splitlines()) for path in FILES}
-    too_long = {name: n for name, n in lengths.items() if n > LONGER.get(name, LONGEST)}
+    too_long = {name: n for name, n in lengths.items() if n > LONGEST}
     assert not too_long
-    assert all(lengths.get(name, LONGEST + 1) > LONGEST for name in LONGER), "an exception that is not needed any more"
     assert statistics.median(lengths.values()) <= MEDIAN
 
 

@@ -76,7 +76,7 @@ MUTATIONS = (
     Mutation(
         "weight",
         "the symmetric normaliser forgets the sender's degree",
-        "algebra/_weights.py",
+        "algebra/_edge_weights.py",
         'return view.receiver(operands.named("root")) * view.sender(operands.named("root_k"))',
         'return view.receiver(operands.named("root")) * view.sender(operands.named("root_k")).sign()',
         "gnn",
@@ -154,5 +154,23 @@ MUTATIONS = (
         "grad_b = spmm(structure.T, grad.abs(), a) if",
         "agreement",
         "*/graph",
+    ),
+    Mutation(
+        "form",
+        "a stream forgets the oldest key of its ring",
+        "forms/recurrent/_tail.py",
+        "size = count if limit is None else min(limit, count)",
+        "size = count if limit is None else min(max(limit - 1, 0), count)",
+        "streaming",
+        "window/causal",
+    ),
+    Mutation(
+        "form",
+        "a stream forgets its sums between two calls",
+        "forms/recurrent/_form.py",
+        "before = empty_sums(k, operands.v) if call.state is None else _restore(call.state, call.heads)",
+        "before = empty_sums(k, operands.v)",
+        "streaming",
+        "kernel/causal",
     ),
 )

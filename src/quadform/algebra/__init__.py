@@ -10,6 +10,13 @@ from quadform.algebra._composite_weights import (
 from quadform.algebra._content_edges import Buckets as Buckets, Chosen as Chosen, SameBucket as SameBucket, TopK as TopK
 from quadform.algebra._description import Description as Description, from_json as from_json, parse as parse
 from quadform.algebra._edge_list import EdgeList as EdgeList
+from quadform.algebra._edge_weights import (
+    Additive as Additive,
+    AdditiveV2 as AdditiveV2,
+    Dynamic as Dynamic,
+    Taps as Taps,
+    Uniform as Uniform,
+)
 from quadform.algebra._edges import And as And, Edges as Edges, Or as Or, Transposed as Transposed
 from quadform.algebra._features import (
     Elu1 as Elu1,
@@ -44,14 +51,4 @@ from quadform.algebra._sequence_edges import (
 )
 from quadform.algebra._stencil import Stencil as Stencil
 from quadform.algebra._views import Pairs as Pairs, Slots as Slots, View as View
-from quadform.algebra._weights import (
-    Additive as Additive,
-    AdditiveV2 as AdditiveV2,
-    Dynamic as Dynamic,
-    Kernel as Kernel,
-    Similarity as Similarity,
-    Softmax as Softmax,
-    Taps as Taps,
-    Uniform as Uniform,
-    Weights as Weights,
-)
+from quadform.algebra._weights import Kernel as Kernel, Similarity as Similarity, Softmax as Softmax, Weights as Weights

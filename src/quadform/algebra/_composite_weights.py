@@ -10,10 +10,11 @@ from torch import Tensor
 
 from quadform._errors import ArgumentError
 from quadform.algebra._description import Checks, description
+from quadform.algebra._edge_weights import Taps, Uniform
 from quadform.algebra._edges import Edges
 from quadform.algebra._operands import Operands, TensorSpec
 from quadform.algebra._views import View
-from quadform.algebra._weights import Kernel, Softmax, Taps, Uniform, Weights, content_scale
+from quadform.algebra._weights import Kernel, Softmax, Weights, content_scale
 
 
 @description

@@ -16,13 +16,12 @@ from quadform._errors import Refused
 from quadform.algebra._description import Checks, Description, description
 from quadform.algebra._edge_list import EdgeList, stack_slots
 from quadform.algebra._layout import Layout, pair_offsets
+from quadform.algebra._reach import Reach, band_columns, larger, smaller, union
 from quadform.algebra._views import Pairs, Slots
 
 if TYPE_CHECKING:
     from quadform.algebra._operands import Operands
     from quadform.algebra._weights import Weights
-
-Reach = tuple[int | None, int | None]
 
 
 class Edges(Description):
@@ -131,16 +130,6 @@ class Edges(Description):
         return Transposed(self)
 
 
-def band_columns(reach: Reach, at: Layout, rows: slice) -> slice:
-    """The columns that the receivers `rows` can reach, where positions are index + shift; else all."""
-    left, right = reach
-    if at.shift is None or rows.stop <= rows.start:
-        return slice(0, at.keys)
-    low = 0 if left is None else max(rows.start + at.shift - left, 0)
-    high = at.keys if right is None else min(rows.stop + at.shift + right, at.keys)
-    return slice(min(low, at.keys), max(high, min(low, at.keys)))
-
-
 def _concatenate(parts: list[EdgeList], at: Layout) -> EdgeList:
     device, g = at.q_pos.device, len(at.grid)
     empty = torch.zeros(0, dtype=torch.int64, device=device)
@@ -169,10 +158,10 @@ class _Pair(Edges):
         return self.left.content or self.right.content
 
     def far_columns(self, at: Layout) -> Tensor | None:
-        return _union(self.left.far_columns(at), self.right.far_columns(at))
+        return union(self.left.far_columns(at), self.right.far_columns(at))
 
     def far_rows(self, at: Layout) -> Tensor | None:
-        return _union(self.left.far_rows(at), self.right.far_rows(at))
+        return union(self.left.far_rows(at), self.right.far_rows(at))
 
     def check(self, queries: int, keys: int, grid: tuple[int, ...]) -> None:
         self.left.check(queries, keys, grid)
@@ -193,11 +182,11 @@ class And(_Pair):
 
     @property
     def reach(self) -> Reach:
-        return _smaller(self.left.reach, self.right.reach)
+        return smaller(self.left.reach, self.right.reach)
 
     @property
     def band(self) -> Reach:
-        return _smaller(self.left.band, self.right.band)
+        return smaller(self.left.band, self.right.band)
 
     def relation(self, at: Layout) -> Tensor:
         a, b = self.left.relation(at), self.right.relation(at)
@@ -234,11 +223,11 @@ class Or(_Pair):
 
     @property
     def reach(self) -> Reach:
-        return _larger(self.left.reach, self.right.reach)
+        return larger(self.left.reach, self.right.reach)
 
     @property
     def band(self) -> Reach:
-        return _larger(self.left.band, self.right.band)
+        return larger(self.left.band, self.right.band)
 
     def relation(self, at: Layout) -> Tensor:
         a, b = self.left.relation(at), self.right.relation(at)
@@ -348,23 +337,3 @@ class Transposed(Edges):
         return f"{self.inner}.T"
 
     __repr__ = __str__
-
-
-def _smaller(a: Reach, b: Reach) -> Reach:
-    low, high = (y if x is None else x if y is None else min(x, y) for x, y in zip(a, b, strict=True))
-    return low, high
-
-
-def _larger(a: Reach, b: Reach) -> Reach:
-    low, high = (None if x is None or y is None else max(x, y) for x, y in zip(a, b, strict=True))
-    return low, high
-
-
-def _union(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    """Both sets of positions, (Bp, c) each; a position named twice stays once (the other becomes -1)."""
-    if a is None or b is None:
-        return b if a is None else a
-    rows = max(a.shape[0], b.shape[0])
-    a, b = a.expand(rows, -1), b.expand(rows, -1)
-    twice = (b[:, :, None] == a[:, None, :]).any(-1)
-    return torch.cat([a, torch.where(twice, -1, b)], -1)

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from quadform._errors import ArgumentError
 from quadform.algebra._description import Checks, description
-from quadform.algebra._edges import Edges, Reach
+from quadform.algebra._edges import Edges
 from quadform.algebra._layout import Layout
+from quadform.algebra._reach import Reach
 
 
 @description

@@ -14,8 +14,9 @@ from torch import Tensor
 from quadform._errors import ArgumentError
 from quadform.algebra._description import Checks, description
 from quadform.algebra._edge_list import EdgeList, from_slots
-from quadform.algebra._edges import GridEdges, Reach
+from quadform.algebra._edges import GridEdges
 from quadform.algebra._layout import Layout, coordinates
+from quadform.algebra._reach import Reach
 from quadform.algebra._views import Slots
 
 BORDERS = ("zeros", "renormalise", "replicate", "circular", "reflect", "valid")

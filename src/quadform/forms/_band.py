@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from quadform.algebra import Edges, Layout, Operands, Pairs, Weights
-from quadform.algebra._edges import band_columns
+from quadform.algebra._reach import band_columns
 from quadform.forms._blockwise import Block, blockwise
 from quadform.forms._evaluate import aggregate
 
