@@ -32,13 +32,13 @@ class FormContract:
 
     @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
     def test_agrees_with_the_oracle(self, row: str, dtype: str) -> None:
-        for seed in range(len(BY_NAME[row].mixers)):
+        for seed in range(min(len(BY_NAME[row].mixers), 12)):
             for outcome in agreement(row, seed, dtype, only=self.form):
                 assert outcome.ok, (outcome.error, outcome.tolerance, outcome.witness)
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
     def test_output_has_the_shape_and_dtype_of_the_values(self, row: str, dtype: torch.dtype) -> None:
-        for seed in range(len(BY_NAME[row].mixers)):
+        for seed in range(min(len(BY_NAME[row].mixers), 12)):
             case = draw(row, seed, dtype, plain=True, square=True)
             heads = case.v.shape[1] if case.q is None else case.q.shape[1]
             y = case.attend(self.form)
