@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -32,9 +33,13 @@ def inspect(
         Path | None, typer.Option("--json", help="Also write the report as JSON; '-' prints it.", show_default=False)
     ] = None,
     sequences: Annotated[int, typer.Option(min=2, help="Sequences to measure, and as many to fit on.")] = 32,
+    threads: Annotated[
+        int, typer.Option(min=1, help="CPU threads; on a busy machine a second one can make it ten times slower.")
+    ] = 1,
 ) -> None:
     """Measure every attention head of a model on a text and report which cheaper form it could take, at what error."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when transformers is imported, which is below
+    torch.set_num_threads(threads)
     sizes = _lengths(lengths)
     to_stdout = json_file is not None and str(json_file) == "-"
     check_writable("--out", out)

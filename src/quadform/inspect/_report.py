@@ -6,14 +6,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-from rich.table import Table
+from typing import TYPE_CHECKING, Any, Literal
 
 from quadform._errors import ArgumentError
-from quadform.inspect import _html, _terminal
 from quadform.inspect._views import Views
 from quadform.inspect._write import write_whole
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 SCHEMA = "quadform/inspect/1"
 LEVELS = (0.05, 0.10, 0.20)
@@ -131,10 +131,14 @@ class Report:
 
     def table(self, length: int | None = None) -> Table:
         """A layer x head map for the terminal."""
+        from quadform.inspect import _terminal  # rich is loaded where a table is asked for, and not by every import
+
         return _terminal.head_map(self, length)
 
     def summary_table(self, length: int | None = None) -> Table:
         """`summary`, raw and centred, for the terminal."""
+        from quadform.inspect import _terminal
+
         return _terminal.summary_table(self, length)
 
     def to_dict(self) -> dict[str, Any]:
@@ -150,6 +154,8 @@ class Report:
 
     def to_html(self, path: str | Path | None = None) -> str:
         """A self-contained page under 1 MB, also written to `path` when given: whole, or not at all."""
+        from quadform.inspect import _html
+
         text = _html.render(self, TIE)
         if path is not None:
             write_whole(Path(path), text)
