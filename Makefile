@@ -17,7 +17,7 @@ demo: python
 # Two processes of one thread each: on two cores that is faster and steadier than one process with two threads.
 test: python
 	@$(PYTHON) scripts/bootstrap.py test
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2 -rs $(PYTEST_ARGS)
 
 lint: python
 	@$(PYTHON) scripts/bootstrap.py dev
