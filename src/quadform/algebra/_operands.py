@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from torch import Tensor
 
@@ -106,19 +107,24 @@ class Operands:
             },
         )
 
-    def head(self, h: int) -> Operands:
-        """Head h alone."""
-        pick = slice(h, h + 1)
+    def parts(self, name: Literal["B", "H"]) -> list[Operands]:
+        """Each row of the batch, or each head, alone; the backward pass joins the gradients of all of them at once."""
+        axis, count = (0, self.batch) if name == "B" else (1, self.heads)
 
-        def cut(x: Tensor, names: Dims) -> Tensor:
-            axis = names.index("H") if "H" in names else None
-            return x if axis is None or x.shape[axis] == 1 else x.narrow(axis, h, 1)
+        def split(x: Tensor, names: Dims) -> Sequence[Tensor]:
+            at = names.index(name) if name in names else None
+            return [x] * count if at is None or x.shape[at] == 1 else x.split(1, at)
 
-        return dataclasses.replace(
-            self,
-            q=None if self.q is None else self.q[:, pick],
-            k=None if self.k is None else self.k[:, pick],
-            v=self.v[:, pick],
-            heads=1,
-            tensors={name: cut(x, self.dims[name]) for name, x in self.tensors.items()},
-        )
+        given = {which: x for which in ("q", "k", "v") if (x := getattr(self, which)) is not None}
+        content = {which: split(x, ("B", "H")) for which, x in given.items()}
+        named = {key: split(x, self.dims[key]) for key, x in self.tensors.items()}
+        return [
+            dataclasses.replace(
+                self,
+                layout=self.layout.row(i) if axis == 0 else self.layout,
+                heads=1 if axis else self.heads,
+                tensors={key: xs[i] for key, xs in named.items()},
+                **{which: xs[i] for which, xs in content.items()},  # type: ignore[arg-type]
+            )
+            for i in range(count)
+        ]

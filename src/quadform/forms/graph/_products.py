@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from quadform.algebra import EdgeList
@@ -50,27 +51,37 @@ class Structure:
 
     def matrix(self, values: Tensor) -> Tensor:
         """The sparse matrix (n, m) of values (E,) in the sorted order."""
+        _beta()
         pointers, columns, _ = self.rows
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-            return torch.sparse_csr_tensor(pointers, columns, values, (self.queries, self.keys), check_invariants=False)
+        return torch.sparse_csr_tensor(pointers, columns, values, (self.queries, self.keys), check_invariants=False)
+
+
+@cache
+def _beta() -> None:
+    """Takes torch's remark that CSR is in beta, made once a process, so that it does not reach the user."""
+    index = torch.zeros(2, dtype=torch.int64)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        torch.sparse_csr_tensor(index, index[:0], torch.zeros(0), (1, 1), check_invariants=False)
 
 
 _STRUCTURES: WeakKeyDictionary[EdgeList, Structure] = WeakKeyDictionary()
 
 
 def structure_of(edges: EdgeList) -> Structure:
-    """The structure of an edge list, with one more sender: the zero sender. Its sorted forms live as long as the list."""
+    """The structure of an edge list; its sorted forms live as long as the list.
+
+    Where some edge leads to the zero sender beyond a border, that is one more sender.
+    """
     if edges not in _STRUCTURES:
-        _STRUCTURES[edges] = Structure(edges.receiver, edges.sender, edges.queries, edges.keys + 1)
+        keys = edges.keys + bool((edges.sender == edges.keys).any())
+        _STRUCTURES[edges] = Structure(edges.receiver, edges.sender, edges.queries, keys)
     return _STRUCTURES[edges]
 
 
-def _by_rows(structure: Structure, x: Tensor) -> bool:
-    """Whether the row-by-row kernels of torch compute this: on a CPU with MKL, and with something to compute."""
-    return (
-        x.device.type == "cpu" and torch.backends.mkl.is_available() and 0 not in (*x.shape, structure.receiver.numel())
-    )
+def _by_rows(x: Tensor) -> bool:
+    """Whether torch has sparse matrix products for this tensor."""
+    return x.device.type == "cpu" and torch.backends.mkl.is_available()
 
 
 def sddmm(structure: Structure, a: Tensor, b: Tensor) -> Tensor:
@@ -100,12 +111,14 @@ class _Sddmm(torch.autograd.Function):
     def forward(ctx: Any, structure: Structure, a: Tensor, b: Tensor) -> Tensor:
         ctx.structure = structure
         ctx.save_for_backward(a, b)
-        fits = structure.receiver.numel() <= structure.queries * structure.keys  # else torch refuses a sampled product
-        if fits and _by_rows(structure, a):
+        some = 0 not in (*a.shape, structure.receiver.numel())
+        if (
+            some and structure.receiver.numel() <= structure.queries * structure.keys and _by_rows(a)
+        ):  # else torch refuses
             return _sampled(structure, a, b)
         parts = [
             (a.index_select(2, structure.receiver[c]) * b.index_select(2, structure.sender[c])).sum(-1)
-            for c in _chunks(structure, a)
+            for c in chunks(structure, a)
         ]
         return torch.cat(parts, -1) if parts else a.new_zeros(*a.shape[:2], 0)
 
@@ -123,12 +136,7 @@ class _Spmm(torch.autograd.Function):
     def forward(ctx: Any, structure: Structure, w: Tensor, v: Tensor) -> Tensor:
         ctx.structure = structure
         ctx.save_for_backward(w, v)
-        if _by_rows(structure, v):
-            return _summed(structure, w, v)
-        y = v.new_zeros(*v.shape[:2], structure.queries, v.shape[-1])
-        for c in _chunks(structure, v):
-            y.index_add_(2, structure.receiver[c], w[:, :, c, None] * v.index_select(2, structure.sender[c]))
-        return y
+        return _summed(structure, w, v)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
@@ -154,16 +162,24 @@ def _sampled(structure: Structure, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _summed(structure: Structure, w: Tensor, v: Tensor) -> Tensor:
-    """spmm by a sparse matrix product for each row of the batch and each head."""
-    order = structure.rows[2]
-    ordered = w if order is None else w[..., order]
-    out = v.new_empty(v.shape[0] * v.shape[1], structure.queries, v.shape[-1])
-    for i, (x, y) in enumerate(zip(ordered.flatten(0, 1), v.flatten(0, 1), strict=True)):
-        torch.mm(structure.matrix(x.contiguous()), y, out=out[i])
+    """spmm for each row of the batch and each head: a sparse matrix product, or a sum over bags of rows of v."""
+    out = v.new_zeros(v.shape[0] * v.shape[1], structure.queries, v.shape[-1])
+    if 0 in (*out.shape, structure.receiver.numel()):
+        return out.unflatten(0, v.shape[:2])
+    pointers, columns, order = structure.rows
+    product = _by_rows(v)
+    for i, (x, y) in enumerate(zip(w.flatten(0, 1), v.flatten(0, 1), strict=True)):
+        x = x.contiguous() if order is None else x.index_select(0, order)
+        if product:
+            torch.mm(structure.matrix(x), y, out=out[i])
+        else:
+            out[i] = F.embedding_bag(
+                columns, y.contiguous(), pointers, mode="sum", per_sample_weights=x, include_last_offset=True
+            )
     return out.unflatten(0, v.shape[:2])
 
 
-def _chunks(structure: Structure, like: Tensor) -> list[slice]:
+def chunks(structure: Structure, like: Tensor) -> list[slice]:
     """Slices of the edges whose gathered features stay below CHUNK elements."""
     edges = structure.receiver.numel()
     size = max(CHUNK // max(like.shape[0] * like.shape[1] * like.shape[-1], 1), 1)

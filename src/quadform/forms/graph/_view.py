@@ -9,16 +9,16 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from quadform._errors import Refused
 from quadform.algebra import EdgeList, Edges, Layout
-from quadform.forms.graph._products import CHUNK, Structure, sddmm, spmm, structure_of
+from quadform.forms.graph._pairwise import pairwise
+from quadform.forms.graph._products import Structure, sddmm, spmm, structure_of
 
 
 @dataclass(frozen=True, eq=False)
 class EdgeView:
-    """Implements `View` on the edges of a list; the zero sender is one more row of zeros behind the senders."""
+    """Implements `View` on the edges of a list; a zero sender to which edges lead is one more row of zeros."""
 
     edges: EdgeList
     at: Layout
@@ -39,36 +39,28 @@ class EdgeView:
         return self.edges.tap[None, None]
 
     def by_receiver(self, x: Tensor, index: Tensor) -> Tensor:
-        return x[:, :, self.edges.receiver, index[0, 0]]
+        return _take(x.flatten(2), self.edges.receiver * x.shape[3] + index[0, 0])
 
     def dot(self, a: Tensor, b: Tensor) -> Tensor:
-        return sddmm(self.structure, a, F.pad(b, (0, 0, 0, 1)))
+        return sddmm(self.structure, a, self._senders(b))
 
     def receiver(self, x: Tensor) -> Tensor:
-        return x.index_select(2, self.edges.receiver)
+        return _take(x, self.edges.receiver)
 
     def sender(self, x: Tensor) -> Tensor:
-        return F.pad(x, (0, 1)).index_select(2, self.edges.sender)
+        return _take(self._senders(x[..., None])[..., 0], self.edges.sender)
 
     def pairwise(self, function: Callable[..., Tensor], a: Tensor, b: Tensor, *more: Tensor) -> Tensor:
-        b = F.pad(b, (0, 0, 0, 1))
-        count = self.edges.receiver.numel()
-        size = max(CHUNK // max(a.shape[0] * a.shape[1] * a.shape[-1], 1), 1)
-
-        def part(chunk: slice, a: Tensor, b: Tensor, *more: Tensor) -> Tensor:
-            picked = a.index_select(2, self.edges.receiver[chunk]), b.index_select(2, self.edges.sender[chunk])
-            return function(*picked, *more)
-
-        slices = [slice(first, min(first + size, count)) for first in range(0, max(count, 1), size)]
-        return torch.cat([checkpoint(part, c, a, b, *more, use_reentrant=False) for c in slices], -1)
+        return pairwise(function, self.structure, a, self._senders(b), *more)
 
     def pair(self, x: Tensor) -> Tensor:
-        return F.pad(x, (0, 1))[:, :, self.edges.receiver, self.edges.sender]
+        x = self._senders(x.transpose(2, 3)).transpose(2, 3)
+        return _take(x.flatten(2), self.edges.receiver * x.shape[3] + self.edges.sender)
 
     def edge(self, x: Tensor) -> Tensor:
         if self.edges.edge is None:
             raise Refused("an edge tensor needs Graph edges, alone, to say which edge each entry belongs to")
-        return x.index_select(2, self.edges.edge)
+        return _take(x, self.edges.edge)
 
     def member(self, edges: Edges) -> Tensor:
         """Each edge asked as a batch row of one receiver and one sender."""
@@ -89,33 +81,38 @@ class EdgeView:
 
     def combine(self, w: Tensor, v: Tensor) -> Tensor:
         """sum over edges of w_e v_j: (B, H, E) and (B, H, m, Dv) to (B, H, n, Dv)."""
-        return spmm(self.structure, w.expand(v.shape[0], v.shape[1], -1), F.pad(v, (0, 0, 0, 1)))
+        return spmm(self.structure, w.expand(v.shape[0], v.shape[1], -1), self._senders(v))
+
+    def _senders(self, x: Tensor) -> Tensor:
+        """x (B, H, m, ...) with a row for the zero sender where the edges name it."""
+        more = self.structure.keys - self.edges.keys
+        return F.pad(x, (0, 0, 0, more)) if more else x
 
     def sum(self, x: Tensor) -> Tensor:
         """Sums over the edges into each receiver: (B, H, E) to (B, H, n)."""
-        return x.new_zeros(*x.shape[:2], self.edges.queries).index_add(2, self.edges.receiver, x)
+        one = x.new_ones(1, 1, self.structure.keys, 1).expand(*x.shape[:2], -1, -1)
+        return spmm(self.structure, x, one)[..., 0]
 
     def largest(self, x: Tensor) -> Tensor:
         """The largest value over the edges into each receiver, -inf where there is none; no gradient."""
         low = x.new_full((*x.shape[:2], self.edges.queries), -torch.inf)
-        index = self.edges.receiver.expand_as(x)
-        return low.scatter_reduce(2, index, x.detach(), "amax", include_self=True)
+        return low.scatter_reduce(2, self.edges.receiver.expand_as(x), x.detach(), "amax", include_self=True)
 
 
-def edge_weights(log: bool, normalised: bool, scores: Tensor, view: EdgeView) -> Tensor:
-    """w_e (B, H, E): softmax over the edges into each receiver, or scores over their sum, or the scores; counts multiply.
+def edge_weights(log: bool, normalised: bool, scores: Tensor, view: EdgeView) -> tuple[Tensor, Tensor | None]:
+    """(w_e (B, H, E), what its sums over the edges into each receiver are to be divided by, (B, H, n), or None).
 
-    A receiver without edges, or whose sum is 0, has weights 0 with gradient 0.
+    Log-weights use the receiver's own maximum; counts multiply.
     """
-    scores = scores.expand(*scores.shape[:2], view.edges.receiver.numel())
-    w = scores
+    w = scores.expand(*scores.shape[:2], view.edges.receiver.numel())
     if log:
-        top = view.largest(scores)
-        w = torch.exp(scores - view.receiver(torch.where(top == -torch.inf, 0, top)))
+        top = view.largest(w)
+        w = torch.exp(w - view.receiver(torch.where(top == -torch.inf, 0, top)))
     if view.edges.count is not None:
         w = w * view.edges.count
-    if not (log or normalised):
-        return w
-    total = view.receiver(view.sum(w))
-    zero = total == 0
-    return torch.where(zero, 0, w / torch.where(zero, 1, total))
+    return w, view.sum(w) if log or normalised else None
+
+
+def _take(x: Tensor, index: Tensor) -> Tensor:
+    """x[..., index] for an index (E,), several times as fast as `index_select` on a last dimension."""
+    return x.gather(-1, index.expand(*x.shape[:-1], -1))
