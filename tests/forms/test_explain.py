@@ -16,7 +16,9 @@ def meta(n: int, heads: int = 8, dim: int = 64) -> torch.Tensor:
 
 def test_a_refusal_or_a_cost_for_every_form():
     found = qf.explain(meta(2048), meta(2048), meta(2048), qf.Causal(), qf.Softmax())
-    assert set(found.costs) | set(found.refusals) == set(qf.backends()) == {"dense", "convolution", "graph", "recurrent"}
+    assert (
+        set(found.costs) | set(found.refusals) == set(qf.backends()) == {"dense", "convolution", "graph", "recurrent"}
+    )
     assert "not translation-invariant" in found.refusals["convolution"]
     assert found.costs["dense"].flops == 8 * 2048**2 * 4 * 64 / 2
     assert found.chosen == "dense"

@@ -112,10 +112,9 @@ def test_the_chunked_prefix_is_the_recurrence(gates):
     v = torch.randn(1, 2, 21, 2, dtype=torch.float64, requires_grad=True)
     g = None if gates is None else (-torch.rand(1, 2, 21, gates, dtype=torch.float64)).requires_grad_()
     inputs = [x for x in (q, k, v, g) if x is not None]
-    layout = qf.algebra.build_layout(qf.Causal(), 1, 21, 21, torch.device("cpu"))
 
     def chunked(*x: torch.Tensor) -> torch.Tensor:
-        return causal_prefix(*x[:3], x[3] if gates else None, layout, empty_sums(x[1], x[2]), True, chunk=8)[0]
+        return causal_prefix(*x[:3], x[3] if gates else None, 0, empty_sums(x[1], x[2]), True, chunk=8)[0]
 
     S, z, rows = 0.0, 0.0, []
     for t in range(21):

@@ -6,12 +6,10 @@ import dataclasses
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from quadform._errors import ArgumentError
 from quadform.algebra import (
-    Alibi,
     All,
     And,
     Causal,
@@ -20,24 +18,21 @@ from quadform.algebra import (
     Graph,
     Hybrid,
     Kernel,
-    Operands,
     Or,
-    Softmax,
     TopK,
     Transposed,
     Uniform,
     Via,
-    Weights,
     Window,
 )
 from quadform.forms._band import banded
 from quadform.forms._call import Call
 from quadform.forms._form import Cost
-from quadform.forms.recurrent._chunk import chunk_layout, chunk_of
-from quadform.forms.recurrent._hybrid import far_sums, hybrid
-from quadform.forms.recurrent._kernel import CHUNK, Sums, causal_prefix, empty_sums, reduce_and_read
+from quadform.forms.recurrent._hybrid_stream import hybrid_once, stream_hybrid
+from quadform.forms.recurrent._kernel import CHUNK
 from quadform.forms.recurrent._state import State
-from quadform.forms.recurrent._tail import append, first, last, named, run_tail, senders_of, sink_call, with_senders
+from quadform.forms.recurrent._sums import is_sum, stream_sums, sums_once
+from quadform.forms.recurrent._tail import run_tail
 
 
 class Recurrent:
@@ -104,9 +99,9 @@ class Recurrent:
         _check_state(call, mixer)
         streaming = call.state is not None or call.return_state
         if isinstance(call.weights, Hybrid):
-            y, state = _stream_hybrid(call, mixer) if streaming else (_once(call, _hybrid_once), None)
-        elif _is_sum(call):
-            y, state = _stream_sums(call, mixer) if streaming else (_once(call, _sums_once), None)
+            y, state = stream_hybrid(call, mixer) if streaming else (_once(call, hybrid_once), None)
+        elif is_sum(call):
+            y, state = stream_sums(call, mixer) if streaming else (_once(call, sums_once), None)
         elif streaming:
             y, state = run_tail(call, mixer, _limit(call.edges))
         else:
@@ -140,20 +135,10 @@ def _limit(edges: Edges) -> int | None:
     return left
 
 
-def _is_sum(call: Call) -> bool:
-    """Whether the state is a sum over senders."""
-    weights = call.weights
-    if isinstance(weights, Softmax):
-        return call.edges == Causal() and not weights.content and isinstance(weights.bias, Alibi)
-    if isinstance(weights, Uniform):
-        return call.edges == Causal()
-    return isinstance(weights, Kernel) and call.edges in (Causal(), All())
-
-
 def _features(call: Call) -> int | None:
     if isinstance(call.weights, Hybrid):
         return call.weights.far.phi.features(call.head_dim)
-    if not _is_sum(call):
+    if not is_sum(call):
         return None
     return call.weights.phi.features(call.head_dim) if isinstance(call.weights, Kernel) else 1
 
@@ -187,108 +172,3 @@ def _once(call: Call, compute: Any) -> Tensor:
         if parts
         else operands.v.new_zeros(0, operands.heads, operands.layout.queries, operands.v.shape[-1])
     )
-
-
-def _ahead(operands: Operands) -> tuple[Operands, int]:
-    """Without the receivers that stand before the first sender, and how many those are."""
-    at = operands.layout
-    early = min(max(-(at.shift or 0), 0), at.queries)
-    return operands.block(slice(early, at.queries), slice(0, at.keys)), early
-
-
-def _sums_once(operands: Operands, edges: Edges, weights: Weights) -> Tensor:
-    q, k, gates, normalise = _features_of(operands, weights)
-    at = operands.layout
-    valid = True if at.k_valid is None else at.k_valid[:, None, :, None]
-    k = torch.where(torch.as_tensor(valid, device=k.device), k, 0)
-    if edges == All():
-        return reduce_and_read(q, k, operands.v, normalise)
-    if not at.keys:
-        return F.pad(operands.v, (0, 0, 0, at.queries))
-    whole, early = _ahead(dataclasses.replace(operands, q=q, k=k, tensors={}, dims={}))
-    y, _ = causal_prefix(whole.require("q"), k, operands.v, gates, whole.layout, empty_sums(k, operands.v), normalise)
-    return F.pad(y, (0, 0, early, 0))
-
-
-def _hybrid_once(operands: Operands, edges: Edges, weights: Weights) -> Tensor:
-    assert isinstance(weights, Hybrid)
-    whole, early = _ahead(operands) if edges.is_causal else (operands, 0)
-    return F.pad(hybrid(whole, edges, weights), (0, 0, early, 0))
-
-
-def _features_of(
-    operands: Operands, weights: Weights, exists: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor | None, bool]:
-    """(phi(q), phi(k), log-gates (B, H, N, 1 or m) or None, whether rows are divided by their sum)."""
-    at, v = operands.layout, operands.v
-    if isinstance(weights, Kernel):
-        q, k = weights.phi(operands.require("q")), weights.phi(operands.require("k"))
-        gates: Tensor | None = None
-        if weights.decay is not None:
-            gates = operands.named("log_decay")
-            gates = gates[..., None] if weights.decay == "scalar" else gates
-            if at.k_valid is not None:
-                gates = torch.where(at.k_valid[:, None, :, None], gates, 0)
-            gates = gates.expand(v.shape[0], v.shape[1], -1, -1)
-        return q, k, gates, weights.normalise
-    lead = (v.shape[0], v.shape[1])
-    q, k = v.new_ones(*lead, at.queries, 1), v.new_ones(*lead, at.keys, 1)
-    if isinstance(weights, Uniform):
-        return q, k, None, weights.aggregate == "mean"
-    gates = -operands.named("slopes").view(1, -1, 1, 1).expand(*lead, at.keys, 1)
-    if exists is not None:
-        gates = torch.where(exists[:, None, :, None], gates, 0)
-    return q, k, gates, True
-
-
-def _stream_sums(call: Call, mixer: str) -> tuple[Tensor, State]:
-    chunk = chunk_of(call, call.state)
-    layout = chunk_layout(chunk, None)
-    operands = dataclasses.replace(call, layout=layout).operands()
-    q, k, gates, normalise = _features_of(operands, call.weights, chunk.exists)
-    k = torch.where(chunk.valid[:, None, :, None], k, 0)
-    before = empty_sums(k, operands.v) if call.state is None else _restore(call.state, call.heads)
-    bare = dataclasses.replace(operands, tensors={}, dims={})
-    y, after = causal_prefix(q, k, operands.v, gates, bare.layout, before, normalise)
-    shared = gates is None or call.groups == 1
-    return y, State("kernel", mixer, chunk.length, _store(after, call.groups if shared else 1))
-
-
-def _stream_hybrid(call: Call, mixer: str) -> tuple[Tensor, State]:
-    weights = call.weights
-    assert isinstance(weights, Hybrid)
-    state: State | None = call.state
-    chunk = chunk_of(call, state)
-    new = senders_of(call, chunk)
-    everything = append(state, "tail_", new)
-    old = everything.valid[:, : everything.valid.shape[1] - new.valid.shape[1]]
-    whole = with_senders(call, everything, chunk_layout(chunk, old))
-    operands = whole.operands()
-    limit = weights.near.band[0]
-    assert limit is not None
-    tensors = named("tail_", last(everything, limit, chunk.missing))
-    far = weights.near.far_columns(whole.layout)
-    extra = None
-    if far is not None:
-        sinks = first(state, new, chunk, far)
-        tensors |= named("sink_", sinks)
-        extra = sink_call(call, sinks, far, chunk).operands()
-    phi_k = weights.far.phi(operands.require("k"))
-    before = empty_sums(phi_k, operands.v) if state is None else _restore(state, call.heads)
-    y = hybrid(operands, call.edges, weights, before, extra)
-    leaving = operands.layout.k_pos < chunk.length[:, None] - limit
-    moved = far_sums(weights.prepare(operands), weights, leaving)
-    after = Sums(before.S + moved.S, before.z + moved.z)
-    return y, State("hybrid", mixer, chunk.length, tensors | _store(after, call.groups))
-
-
-def _restore(state: State, heads: int) -> Sums:
-    """The sums of a state for all query heads."""
-    S, z = state.tensors["S"], state.tensors["z"][..., None]
-    groups = heads // S.shape[1] if S.shape[1] else 1
-    return Sums(S.repeat_interleave(groups, 1), z.repeat_interleave(groups, 1))
-
-
-def _store(sums: Sums, groups: int) -> dict[str, Tensor]:
-    """The sums of one query head of each group, which all share a key-value head."""
-    return {"S": sums.S[:, ::groups], "z": sums.z[:, ::groups, :, 0]}

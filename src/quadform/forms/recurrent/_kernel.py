@@ -14,6 +14,7 @@ from quadform.forms._blockwise import Block, blockwise
 from quadform.forms._normalise import divide
 
 CHUNK = 64
+GROUP = 1 << 20  # pairs that are weighed at a time
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,18 +43,18 @@ def reduce_and_read(q: Tensor, k: Tensor, v: Tensor, normalise: bool) -> Tensor:
 
 
 def causal_prefix(
-    q: Tensor, k: Tensor, v: Tensor, gates: Tensor | None, at: Layout, before: Sums, normalise: bool, chunk: int = CHUNK
+    q: Tensor, k: Tensor, v: Tensor, gates: Tensor | None, shift: int, before: Sums, normalise: bool, chunk: int = CHUNK
 ) -> tuple[Tensor, Sums]:
     """(y, sums after the last sender) of a causal kernel, chunk by chunk.
 
-    Inside a chunk pairs are weighed as a matrix; what lies before it is read from the sums. Time O(N (chunk + m) D), memory
-    O(N D + N m D / chunk); the backward pass computes each chunk again.
+    Inside a chunk pairs are weighed as a matrix; what lies before it is read from the sums. Some chunks are computed at a
+    time. Time O(N (chunk + m) D), memory O(N D + N m D / chunk); the backward pass computes each group of chunks again.
 
     Args:
-        q: (B, H, n, m) features of receivers; receiver i stands at sender i + at.shift >= 0.
+        q: (B, H, n, m) features of receivers; receiver i stands at sender i + shift >= 0.
         k: (B, H, N, m) features of senders, 0 for those that do not exist. v: (B, H, N, Dv).
         gates: log-gates (B, H, N, 1 or m), applied by each sender to all that came before it; or None.
-        at: their layout, with a shift.
+        shift: see q.
         before: the sums carried in.
 
     Reference:
@@ -62,95 +63,76 @@ def causal_prefix(
             S, z = exp(g[t]) * S + outer(k[t], v[t]), exp(g[t]) * z + k[t]
             y[t] = q[t] @ S / (q[t] @ z)
     """
-    count, features = k.shape[2], k.shape[3]
-    blocks = max(-(-count // chunk), 1)
-    local = None if gates is None else _within_chunks(gates, chunk)
-    starts, after = _chunk_sums(k, v, local, before, chunk, blocks)
-    shift = at.shift or 0
-    cuts = []
-    for n in range(blocks):
-        rows = slice(max(n * chunk - shift, 0), min(max((n + 1) * chunk - shift, 0), at.queries))
-        if n == blocks - 1:
-            rows = slice(rows.start, at.queries)
-        if rows.stop > rows.start:
-            columns = slice(n * chunk, min((n + 1) * chunk, count))
-            cuts.append(Block(rows, (columns, slice(n * features, (n + 1) * features))))
-    main = _with_gates(Operands(q, k, v, at, Causal(), q.shape[1]), local, shift)
-    states = _stacked(starts, at)
+    queries, features = q.shape[2], k.shape[3]
+    chunks = max(-(-max(k.shape[2], queries + shift) // chunk), 1)
+    missing = chunks * chunk - k.shape[2]
+    k, v = (F.pad(x, (0, 0, 0, missing)) for x in (k, v))
+    local = None
+    if gates is not None:
+        local = F.pad(gates, (0, 0, 0, missing)).unflatten(2, (chunks, chunk)).cumsum(3).flatten(2, 3)
+    starts, after = _chunk_sums(k, v, local, before, chunk)
+    first, early = shift // chunk, shift % chunk
+    q = F.pad(q, (0, 0, early, (chunks - first) * chunk - early - queries))
+    inside = _bundle(q, k, v)
+    if local is not None:
+        rows = local[:, :, first * chunk :]
+        inside = inside.with_features(q, k, gates_q=(("B", "H", "Q", "M"), rows), gates_k=(("B", "H", "K", "M"), local))
+    width = 1 if local is None else local.shape[-1]
+    group = max(GROUP // max(q.shape[0] * q.shape[1] * chunk * chunk * width, 1), 1)
+    blocks = []
+    for n in range(first, chunks, group):
+        end = min(n + group, chunks)
+        rows_here = slice((n - first) * chunk, (end - first) * chunk)
+        blocks.append(Block(rows_here, (slice(n * chunk, end * chunk), slice(n * features, end * features))))
 
     def run(cut: Sequence[Operands]) -> Tensor:
-        return _read_chunk(cut[0], cut[1], normalise)
+        return _read_chunks(cut[0], cut[1], normalise, chunk)
 
-    return blockwise([main, states], cuts, run, (*q.shape[:3], v.shape[-1])), after
-
-
-def _within_chunks(gates: Tensor, chunk: int) -> Tensor:
-    """Running sums of the log-gates that start anew in each chunk."""
-    count = gates.shape[2]
-    padded = F.pad(gates, (0, 0, 0, -count % chunk)).unflatten(2, (-1, chunk))
-    return padded.cumsum(3).flatten(2, 3)[:, :, :count]
+    y = blockwise([inside, _bundle(q, starts.z, starts.S, q=False)], blocks, run, (*q.shape[:3], v.shape[-1]))
+    return y[:, :, early : early + queries], after
 
 
-def _chunk_sums(
-    k: Tensor, v: Tensor, local: Tensor | None, before: Sums, chunk: int, blocks: int
-) -> tuple[list[Sums], Sums]:
-    """The sums before each chunk, and after the last one."""
-    missing = blocks * chunk - k.shape[2]
-    kc, vc = (F.pad(x, (0, 0, 0, missing)).unflatten(2, (blocks, chunk)) for x in (k, v))
-    ends: Tensor | None = None
-    if local is not None:
-        filled = torch.cat([local, local[:, :, -1:].expand(-1, -1, missing, -1)], 2) if k.shape[2] else local
-        lc = (
-            filled.unflatten(2, (blocks, chunk))
-            if k.shape[2]
-            else local.new_zeros(*local.shape[:2], 1, 1, local.shape[-1])
-        )
-        ends = lc[:, :, :, -1]
-        kc = kc * (ends[:, :, :, None] - lc).exp()
-    added, summed = kc.mT @ vc, kc.sum(-2)[..., None]
-    if ends is None:
-        total = (
-            torch.cat([before.S[:, :, None], added], 2).cumsum(2),
-            torch.cat([before.z[:, :, None], summed], 2).cumsum(2),
-        )
-        all_sums = [Sums(total[0][:, :, n], total[1][:, :, n]) for n in range(blocks + 1)]
-        return all_sums[:-1], all_sums[-1]
-    here, starts = before, []
-    for n in range(blocks):
-        starts.append(here)
-        fade = ends[:, :, n, :, None].exp()
-        here = Sums(fade * here.S + added[:, :, n], fade * here.z + summed[:, :, n])
-    return starts, here
-
-
-def _with_gates(main: Operands, local: Tensor | None, shift: int) -> Operands:
+def _chunk_sums(k: Tensor, v: Tensor, local: Tensor | None, before: Sums, chunk: int) -> tuple[Sums, Sums]:
+    """The sums before each chunk, one behind the other (B, H, chunks m, ...), and those after the last chunk."""
+    kc, vc = (x.unflatten(2, (-1, chunk)) for x in (k, v))
     if local is None:
-        return main
-    index = torch.arange(main.layout.queries, device=local.device) + shift
-    at_receiver = local.index_select(2, index.clamp(max=max(local.shape[2] - 1, 0))) if local.shape[2] else local
-    return main.with_features(
-        main.q, main.k, gates_q=(("B", "H", "Q", "M"), at_receiver), gates_k=(("B", "H", "K", "M"), local)
-    )
+        added, summed = kc.mT @ vc, kc.sum(-2)[..., None]
+        S = torch.cat([before.S[:, :, None], added], 2).cumsum(2)
+        z = torch.cat([before.z[:, :, None], summed], 2).cumsum(2)
+        return Sums(S[:, :, :-1].flatten(2, 3), z[:, :, :-1].flatten(2, 3)), Sums(S[:, :, -1], z[:, :, -1])
+    gates = local.unflatten(2, (-1, chunk))
+    ends = gates[:, :, :, -1:]
+    kc = kc * (ends - gates).exp()
+    added, summed, fades = kc.mT @ vc, kc.sum(-2)[..., None], ends.mT.exp()
+    here, starts = before, []
+    for n in range(kc.shape[2]):
+        starts.append(here)
+        fade = fades[:, :, n]
+        here = Sums(fade * here.S + added[:, :, n], fade * here.z + summed[:, :, n])
+    return Sums(torch.cat([s.S for s in starts], 2), torch.cat([s.z for s in starts], 2)), here
 
 
-def _stacked(starts: list[Sums], at: Layout) -> Operands:
-    """The sums before every chunk as the senders of a bundle, so that a block can cut its own out."""
-    S, z = torch.cat([s.S for s in starts], 2), torch.cat([s.z for s in starts], 2)
-    layout = dataclasses.replace(at, k_pos=torch.arange(S.shape[2], device=S.device)[None], k_valid=None, shift=None)
-    return Operands(None, z, S, layout, Causal(), S.shape[1])
+def _bundle(rows: Tensor, k: Tensor, v: Tensor, q: bool = True) -> Operands:
+    """Tensors that `blockwise` can cut: receivers by rows, senders (or sums) by columns, both by index."""
+    n, m = (torch.arange(x.shape[2], device=x.device)[None] for x in (rows, k))
+    length = torch.full((1,), k.shape[2], device=k.device)
+    layout = Layout(n, m, length, length, None, (k.shape[2],), None, False)
+    return Operands(rows if q else None, k, v, layout, Causal(), k.shape[1])
 
 
-def _read_chunk(inside: Operands, sums: Operands, normalise: bool) -> Tensor:
-    """One chunk: its own causal pairs, and the sums before it."""
-    q, k = inside.require("q"), inside.require("k")
-    mask = Causal().view(inside.layout).count
+def _read_chunks(inside: Operands, sums: Operands, normalise: bool, chunk: int) -> Tensor:
+    """Some chunks: in each its own causal pairs, and the sums before it."""
+    q, k, v = (x.unflatten(2, (-1, chunk)) for x in (inside.require("q"), inside.require("k"), inside.v))
+    S, z = (x.unflatten(2, (q.shape[2], -1)) for x in (sums.v, sums.require("k")))
+    mask = torch.ones(chunk, chunk, dtype=torch.bool, device=q.device).tril()
     gates_q, gates_k = inside.optional("gates_q"), inside.optional("gates_k")
     if gates_q is None or gates_k is None:
         w = q @ k.mT
     else:
+        gates_q, gates_k = (x.unflatten(2, (-1, chunk)) for x in (gates_q, gates_k))
         gap = torch.where(mask[..., None], gates_q[..., :, None, :] - gates_k[..., None, :, :], 0).exp()
-        w = (q @ k.mT) * gap[..., 0] if gap.shape[-1] == 1 else torch.einsum("bhim,bhjm,bhijm->bhij", q, k, gap)
+        w = (q @ k.mT) * gap[..., 0] if gap.shape[-1] == 1 else torch.einsum("bhcim,bhcjm,bhcijm->bhcij", q, k, gap)
         q = q * gates_q.exp()
     w = torch.where(mask, w, 0)
-    y = w @ inside.v + q @ sums.v
-    return divide(y, w.sum(-1, keepdim=True) + q @ sums.require("k")) if normalise else y
+    y = w @ v + q @ S
+    return (divide(y, w.sum(-1, keepdim=True) + q @ z) if normalise else y).flatten(2, 3)

@@ -1,0 +1,49 @@
+"""Hybrid weights as a stream: a ring for the band, sinks, and sums over what has left both."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from quadform.algebra import Edges, Hybrid, Operands, Weights
+from quadform.forms._call import Call
+from quadform.forms.recurrent._chunk import chunk_layout, chunk_of
+from quadform.forms.recurrent._hybrid import far_sums, hybrid
+from quadform.forms.recurrent._kernel import Sums, empty_sums
+from quadform.forms.recurrent._state import State
+from quadform.forms.recurrent._sums import ahead, restore, store
+from quadform.forms.recurrent._tail import append, first, last, named, senders_of, sink_call, with_senders
+
+
+def hybrid_once(operands: Operands, edges: Edges, weights: Weights) -> Tensor:
+    assert isinstance(weights, Hybrid)
+    whole, early = ahead(operands) if edges.is_causal else (operands, 0)
+    return F.pad(hybrid(whole, edges, weights), (0, 0, early, 0))
+
+
+def stream_hybrid(call: Call, mixer: str) -> tuple[Tensor, State]:
+    weights = call.weights
+    assert isinstance(weights, Hybrid)
+    state: State | None = call.state
+    chunk = chunk_of(call, state)
+    new = senders_of(call, chunk)
+    everything = append(state, "tail_", new)
+    old = everything.valid[:, : everything.valid.shape[1] - new.valid.shape[1]]
+    whole = with_senders(call, everything, chunk_layout(chunk, old))
+    operands = whole.operands()
+    limit = weights.near.band[0]
+    assert limit is not None
+    tensors = named("tail_", last(everything, limit, chunk.missing))
+    far = weights.near.far_columns(whole.layout)
+    extra = None
+    if far is not None:
+        sinks = first(state, new, chunk, far)
+        tensors |= named("sink_", sinks)
+        extra = sink_call(call, sinks, far, chunk).operands()
+    phi_k = weights.far.phi(operands.require("k"))
+    before = empty_sums(phi_k, operands.v) if state is None else restore(state, call.heads)
+    y = hybrid(operands, call.edges, weights, before, extra)
+    leaving = operands.layout.k_pos < chunk.length[:, None] - limit
+    moved = far_sums(weights.prepare(operands), weights, leaving)
+    after = Sums(before.S + moved.S, before.z + moved.z)
+    return y, State("hybrid", mixer, chunk.length, tensors | store(after, call.groups))

@@ -1,0 +1,97 @@
+"""Mixers whose state is a sum over senders: kernels, equal weights, and scores that decay with the distance."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from quadform.algebra import Alibi, All, Causal, Edges, Kernel, Operands, Softmax, Uniform, Weights
+from quadform.forms._call import Call
+from quadform.forms.recurrent._chunk import chunk_layout, chunk_of
+from quadform.forms.recurrent._kernel import Sums, causal_prefix, empty_sums, reduce_and_read
+from quadform.forms.recurrent._state import State
+
+
+def is_sum(call: Call) -> bool:
+    """Whether the state is a sum over senders."""
+    weights = call.weights
+    if isinstance(weights, Softmax):
+        return call.edges == Causal() and not weights.content and isinstance(weights.bias, Alibi)
+    if isinstance(weights, Uniform):
+        return call.edges == Causal()
+    return isinstance(weights, Kernel) and call.edges in (Causal(), All())
+
+
+def sums_once(operands: Operands, edges: Edges, weights: Weights) -> Tensor:
+    q, k, gates, normalise = _features_of(operands, weights)
+    at = operands.layout
+    valid = True if at.k_valid is None else at.k_valid[:, None, :, None]
+    k = torch.where(torch.as_tensor(valid, device=k.device), k, 0)
+    if edges == All():
+        return reduce_and_read(q, k, operands.v, normalise)
+    if not at.keys:
+        return F.pad(operands.v, (0, 0, 0, at.queries))
+    whole, early = ahead(dataclasses.replace(operands, q=q, k=k, tensors={}, dims={}))
+    y, _ = causal_prefix(
+        whole.require("q"), k, operands.v, gates, whole.layout.shift or 0, empty_sums(k, operands.v), normalise
+    )
+    return F.pad(y, (0, 0, early, 0))
+
+
+def stream_sums(call: Call, mixer: str) -> tuple[Tensor, State]:
+    chunk = chunk_of(call, call.state)
+    layout = chunk_layout(chunk, None)
+    operands = dataclasses.replace(call, layout=layout).operands()
+    q, k, gates, normalise = _features_of(operands, call.weights, chunk.exists)
+    k = torch.where(chunk.valid[:, None, :, None], k, 0)
+    before = empty_sums(k, operands.v) if call.state is None else restore(call.state, call.heads)
+    y, after = causal_prefix(q, k, operands.v, gates, 0, before, normalise)
+    shared = gates is None or call.groups == 1
+    return y, State("kernel", mixer, chunk.length, store(after, call.groups if shared else 1))
+
+
+def _features_of(
+    operands: Operands, weights: Weights, exists: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor | None, bool]:
+    """(phi(q), phi(k), log-gates (B, H, N, 1 or m) or None, whether rows are divided by their sum)."""
+    at, v = operands.layout, operands.v
+    if isinstance(weights, Kernel):
+        q, k = weights.phi(operands.require("q")), weights.phi(operands.require("k"))
+        gates: Tensor | None = None
+        if weights.decay is not None:
+            gates = operands.named("log_decay")
+            gates = gates[..., None] if weights.decay == "scalar" else gates
+            if at.k_valid is not None:
+                gates = torch.where(at.k_valid[:, None, :, None], gates, 0)
+            gates = gates.expand(v.shape[0], v.shape[1], -1, -1)
+        return q, k, gates, weights.normalise
+    lead = (v.shape[0], v.shape[1])
+    q, k = v.new_ones(*lead, at.queries, 1), v.new_ones(*lead, at.keys, 1)
+    if isinstance(weights, Uniform):
+        return q, k, None, weights.aggregate == "mean"
+    gates = -operands.named("slopes").view(1, -1, 1, 1).expand(*lead, at.keys, 1)
+    if exists is not None:
+        gates = torch.where(exists[:, None, :, None], gates, 0)
+    return q, k, gates, True
+
+
+def ahead(operands: Operands) -> tuple[Operands, int]:
+    """Without the receivers that stand before the first sender, and how many those are."""
+    at = operands.layout
+    early = min(max(-(at.shift or 0), 0), at.queries)
+    return operands.block(slice(early, at.queries), slice(0, at.keys)), early
+
+
+def restore(state: State, heads: int) -> Sums:
+    """The sums of a state for all query heads."""
+    S, z = state.tensors["S"], state.tensors["z"][..., None]
+    groups = heads // S.shape[1] if S.shape[1] else 1
+    return Sums(S.repeat_interleave(groups, 1), z.repeat_interleave(groups, 1))
+
+
+def store(sums: Sums, groups: int) -> dict[str, Tensor]:
+    """The sums of one query head of each group, which all share a key-value head."""
+    return {"S": sums.S[:, ::groups], "z": sums.z[:, ::groups, :, 0]}
