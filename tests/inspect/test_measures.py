@@ -10,6 +10,7 @@ from tests.inspect.planted import NEVER, causal, measure, planted, raw_errors, v
 
 from quadform.inspect import _block
 from quadform.inspect._structure import summarise
+from quadform.inspect._views import Snapshot
 
 N = 64
 
@@ -198,3 +199,15 @@ def test_a_window_in_the_mask_is_noticed_and_binds_every_form():
     assert head.causal and head.structured
     errors = raw_errors(head, head)
     assert max(errors["window-32"], errors["window-32+sinks"], errors["top-16"]) < 1e-6
+
+
+@pytest.mark.parametrize("distance, carried", [(31, 0.0), (32, 1.0)])
+def test_what_a_state_must_carry_begins_beyond_the_last_32_tokens(distance: int, carried: float):
+    scores = torch.where(offsets() == -distance, 0.0, NEVER)
+    scores[torch.arange(N) < distance + 4, 0] = 0.0
+    head = planted(scores.expand(2, 1, N, N), values(2, N, seed=1), causal(2, N))
+    views = Snapshot(head).views(0, measure([head], [head]).structure.values)
+    at = views.distances.index(31)
+    looking = (N - distance - 4) / N
+    assert views.beyond_past[at] == pytest.approx(carried * looking, abs=2e-3)
+    assert views.beyond_future[at] == 0

@@ -102,7 +102,7 @@ def _kernel(weight: Tensor, pairs: Tensor) -> list[float]:
 def _beyond(far: Tensor, rows: float) -> tuple[list[int], list[float], list[float]]:
     n = (far.numel() + 1) // 2
     past, future = far[:n].flip(0), far[n - 1 :]
-    distances = [d for d in (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128) if d < n]
+    distances = [d for d in (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 31, 48, 64, 96, 128) if d < n]
     while distances[-1] * 2 < n:
         distances.append(distances[-1] * 2)
     tails = [[_short(float(side[d + 1 :].sum()) / max(rows, 1.0)) for d in distances] for side in (past, future)]

@@ -71,7 +71,7 @@
     const total = where.map((_, i) => head.past[i] + head.future[i]), window = where.filter(d => d <= (layer.causal ? 31 : 16)).length - 1;
     const carried = Math.min(total[Math.max(window, 0)], near), parts = [["sinks", sinks, "#56b4e9"], ["window", near - carried, "#e69f00"], ["state", carried, "#cc79a7"]];
     const split = make("div", { class: "split", role: "img", "aria-label": parts.map(([name, share]) => `${name} ${percent(share)}`).join(", ") },
-      ...parts.map(([name, share, colour]) => make("span", { style: `width:${100 * share}%;background:${colour}`, title: `${name} ${percent(share, 1)}` }, share > 0.16 ? `${name} ${percent(share)}` : "")));
+      ...parts.map(([name, share, colour]) => make("span", { style: `width:${100 * share}%;background:${colour}`, title: `${name} ${percent(share, 1)}` }, share > 0.22 ? `${name} ${percent(share)}` : "")));
     const width = 340, height = 214, left = 36, base = 172, rise = 158, span = width - left - 10;
     const x = i => left + span * i / Math.max(where.length - 1, 1), y = value => base - rise * Math.min(value, 1);
     const line = (values, colour, dash) => s("polyline", { points: values.map((value, i) => `${x(i)},${y(value)}`).join(" "), fill: "none", stroke: colour, "stroke-width": 2.2, "stroke-dasharray": dash });
