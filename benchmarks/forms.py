@@ -92,7 +92,9 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     print("# Benchmarks\n")
-    print(f"{datetime.date.today()}, {platform.machine()}, {options.threads} threads, torch {torch.__version__}, float32,")
+    print(
+        f"{datetime.date.today()}, {platform.machine()}, {options.threads} threads, torch {torch.__version__}, float32,"
+    )
     print(f"batch 1, {HEADS} heads of dimension {DIM}, medians of {options.rounds} interleaved rounds, milliseconds.")
     print("`python benchmarks/forms.py` makes this page. The limit is that of the arithmetic the mixer needs.\n")
     print("| mixer | N | pass | limit | SDPA causal | dense | convolution | graph | recurrent | auto takes |")
@@ -123,7 +125,9 @@ def measure(work: Work, backward: bool, rounds: int) -> None:
     cells = [shown.get(name, "-") for name in ("SDPA causal", "dense", "convolution", "graph", "recurrent")]
     label = str(work.edges) if not isinstance(work.edges, qf.Graph) else "Graph, 16 edges a node"
     step = "forward + backward" if backward else "forward"
-    print(f"| {work.weights} on {label} | {work.length} | {step} | {limit * 1e3:.1f} | {' | '.join(cells)} | {chosen} |")
+    print(
+        f"| {work.weights} on {label} | {work.length} | {step} | {limit * 1e3:.1f} | {' | '.join(cells)} | {chosen} |"
+    )
     sys.stdout.flush()
 
 

@@ -23,7 +23,8 @@ def test_what_is_not_a_polynomial_is_not_exact_and_has_a_witness():
     with pytest.raises(qf.NotExact, match="differs by") as caught:
         qf.convert(qf.Similarity("exponential"), to="kernel")
     assert caught.value.error is not None and caught.value.error > 0.01
-    q, k, v = caught.value.witness  # type: ignore[misc]
+    witness: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = caught.value.witness  # type: ignore[assignment]
+    q, k, v = witness
     exact, kernel = (qf.attend(q, k, v, qf.All(), w) for w in (qf.Softmax(), qf.Kernel("taylor2")))
     assert float((kernel - exact).abs().max() / exact.abs().max()) == pytest.approx(caught.value.error)
     accepted = qf.convert(qf.Similarity("exponential"), to="kernel", tolerance=1.0)

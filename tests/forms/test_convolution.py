@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -146,7 +147,7 @@ def test_taps_equal_torch(border, mode):
 def test_window_has_second_derivatives(weights, sinks):
     q, k, v = (normal(1, 1, 9, 2) for _ in range(3))
 
-    def window(*x: torch.Tensor) -> torch.Tensor:
+    def window(*x: Any) -> Any:
         return qf.attend(*x, qf.Window(2, 1, sinks=sinks), weights, form="convolution")
 
     assert torch.autograd.gradcheck(window, (q, k, v))

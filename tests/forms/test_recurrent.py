@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from safetensors import safe_open
@@ -20,12 +22,12 @@ STREAMS = [
 ]
 
 
-def tokens(n: int, *, batch: int = 2, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, ...]:
+def tokens(n: int, *, batch: int = 2, dtype: torch.dtype = torch.float64) -> Any:
     """q with four heads, k and v with two."""
     return tuple(torch.randn(batch, heads, n, 3, dtype=dtype) for heads in (4, 2, 2))
 
 
-def cut(qkv: tuple[torch.Tensor, ...], first: int, end: int) -> tuple[torch.Tensor, ...]:
+def cut(qkv: Any, first: int, end: int) -> Any:
     return tuple(x[:, :, first:end] for x in qkv)
 
 
@@ -47,10 +49,10 @@ def test_padding_on_either_side_then_steps_is_the_shorter_sequence(edges, weight
     qkv, more = tokens(9), tokens(4)
     left = torch.ones(2, 9, dtype=torch.bool)
     left[0, :3] = False
-    moved = tuple(torch.cat([x[:1].roll(-3, 2), x[1:]]) for x in qkv)
+    moved: Any = tuple(torch.cat([x[:1].roll(-3, 2), x[1:]]) for x in qkv)
     _, a = qf.prefill(*qkv, edges, weights, key_mask=left)
     _, b = qf.prefill(*moved, edges, weights, lengths=torch.tensor([6, 9]))
-    alone = tuple(torch.cat([x[:1, :, 3:], y[:1]], 2) for x, y in zip(qkv, more, strict=True))
+    alone: Any = tuple(torch.cat([x[:1, :, 3:], y[:1]], 2) for x, y in zip(qkv, more, strict=True))
     expected = qf.attend(*alone, edges, weights, form="dense")[:, :, 6:]
     for state in (a, b):
         assert state.length.tolist() == [6, 9]
@@ -73,7 +75,7 @@ def test_a_state_is_a_value_that_survives_the_disk(edges, weights, tmp_path):
         restored = qf.State.from_tensors({name: file.get_tensor(name) for name in file.keys()}, file.metadata())  # noqa: SIM118
     assert torch.equal(qf.prefill(*more, edges, weights, state=restored)[0], first)
     order = torch.tensor([1, 1, 0])
-    chosen = tuple(x[order] for x in more)
+    chosen: Any = tuple(x[order] for x in more)
     assert (qf.prefill(*chosen, edges, weights, state=state.reorder(order))[0] - first[order]).abs().max() < 1e-12
 
 
@@ -113,12 +115,15 @@ def test_the_chunked_prefix_is_the_recurrence(gates):
     g = None if gates is None else (-torch.rand(1, 2, 21, gates, dtype=torch.float64)).requires_grad_()
     inputs = [x for x in (q, k, v, g) if x is not None]
 
-    def chunked(*x: torch.Tensor) -> torch.Tensor:
-        return causal_prefix(*x[:3], x[3] if gates else None, 0, empty_sums(x[1], x[2]), True, chunk=8)[0]
+    def chunked(*x: Any) -> torch.Tensor:
+        prefix = causal_prefix(x[0], x[1], x[2], x[3] if gates else None, 0, empty_sums(x[1], x[2]), True, chunk=8)
+        return prefix[0]
 
-    S, z, rows = 0.0, 0.0, []
+    S: Any = 0.0
+    z: Any = 0.0
+    rows = []
     for t in range(21):
-        fade = 1.0 if g is None else g[:, :, t, :, None].exp()
+        fade: Any = 1.0 if g is None else g[:, :, t, :, None].exp()
         S, z = fade * S + k[:, :, t, :, None] * v[:, :, t, None, :], fade * z + k[:, :, t, :, None]
         rows.append((q[:, :, t, None] @ S) / (q[:, :, t, None] @ z))
     assert (chunked(*inputs) - torch.cat(rows, 2)).abs().max() < 1e-13

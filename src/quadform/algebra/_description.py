@@ -35,10 +35,17 @@ class Description:
         for f in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, f.name)
             if value != f.default:
-                text = str(value) if isinstance(value, Description) else repr(value)
+                text = _shown(value)
                 required = f.default is dataclasses.MISSING
                 shown.append(text if required else f"{f.name}={text}")
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _shown(value: object) -> str:
+    """A field's value in an expression; a function by its name."""
+    if isinstance(value, Description):
+        return str(value)
+    return str(getattr(value, "__name__", repr(value))) if callable(value) else repr(value)
 
 
 def description(cls: D) -> D:
