@@ -11,7 +11,6 @@ from torch import Tensor
 from quadform.algebra import Causal, EdgeList, Edges, Graph, Operands, Stencil, TopK, Transposed, Via, Weights
 from quadform.forms._call import Call
 from quadform.forms._form import Cost
-from quadform.forms._normalise import divide
 from quadform.forms._via import via
 from quadform.forms.graph._lists import list_edges, lists_by_head
 from quadform.forms.graph._view import EdgeView, edge_weights
@@ -60,10 +59,9 @@ def evaluate(operands: Operands, edges: Edges, weights: Weights, dropout_p: floa
 def _pass(prepared: Operands, edges: EdgeList, weights: Weights, dropout_p: float) -> Tensor:
     """y of operands that the weights have prepared, whose rows and heads share the edges."""
     view = EdgeView(edges, prepared.layout)
-    w, total = edge_weights(weights.log, weights.normalised, weights.scores(view, prepared), view)
+    w = edge_weights(weights.log, weights.normalised, weights.scores(view, prepared), view)
     w = w.expand(prepared.batch, prepared.heads, -1)
-    y = view.combine(F.dropout(w, dropout_p) if dropout_p else w, prepared.v)
-    return y if total is None else divide(y, total[..., None])
+    return view.combine(F.dropout(w, dropout_p) if dropout_p else w, prepared.v)
 
 
 def _each_head(operands: Operands, edges: Edges, weights: Weights, dropout_p: float) -> Tensor:

@@ -163,9 +163,9 @@ def _sampled(structure: Structure, a: Tensor, b: Tensor) -> Tensor:
 
 def _summed(structure: Structure, w: Tensor, v: Tensor) -> Tensor:
     """spmm for each row of the batch and each head: a sparse matrix product, or a sum over bags of rows of v."""
-    out = v.new_zeros(v.shape[0] * v.shape[1], structure.queries, v.shape[-1])
+    out = v.new_empty(v.shape[0] * v.shape[1], structure.queries, v.shape[-1])
     if 0 in (*out.shape, structure.receiver.numel()):
-        return out.unflatten(0, v.shape[:2])
+        return out.zero_().unflatten(0, v.shape[:2])
     pointers, columns, order = structure.rows
     product = _by_rows(v)
     for i, (x, y) in enumerate(zip(w.flatten(0, 1), v.flatten(0, 1), strict=True)):

@@ -90,8 +90,8 @@ class EdgeView:
 
     def sum(self, x: Tensor) -> Tensor:
         """Sums over the edges into each receiver: (B, H, E) to (B, H, n)."""
-        one = x.new_ones(1, 1, self.structure.keys, 1).expand(*x.shape[:2], -1, -1)
-        return spmm(self.structure, x, one)[..., 0]
+        zero = x.new_zeros(*x.shape[:2], self.edges.queries)
+        return zero.scatter_add(2, self.edges.receiver.expand_as(x), x)
 
     def largest(self, x: Tensor) -> Tensor:
         """The largest value over the edges into each receiver, -inf where there is none; no gradient."""
@@ -99,10 +99,10 @@ class EdgeView:
         return low.scatter_reduce(2, self.edges.receiver.expand_as(x), x.detach(), "amax", include_self=True)
 
 
-def edge_weights(log: bool, normalised: bool, scores: Tensor, view: EdgeView) -> tuple[Tensor, Tensor | None]:
-    """(w_e (B, H, E), what its sums over the edges into each receiver are to be divided by, (B, H, n), or None).
+def edge_weights(log: bool, normalised: bool, scores: Tensor, view: EdgeView) -> Tensor:
+    """w_e (B, H, E): softmax over the edges into each receiver, or scores over their sum, or the scores; counts multiply.
 
-    Log-weights use the receiver's own maximum; counts multiply.
+    Log-weights use the receiver's own maximum. A receiver whose sum is 0 divides by infinity: weights and gradient are 0.
     """
     w = scores.expand(*scores.shape[:2], view.edges.receiver.numel())
     if log:
@@ -110,7 +110,10 @@ def edge_weights(log: bool, normalised: bool, scores: Tensor, view: EdgeView) ->
         w = torch.exp(w - view.receiver(torch.where(top == -torch.inf, 0, top)))
     if view.edges.count is not None:
         w = w * view.edges.count
-    return w, view.sum(w) if log or normalised else None
+    if not (log or normalised):
+        return w
+    total = view.sum(w)
+    return w / view.receiver(torch.where(total == 0, torch.inf, total))
 
 
 def _take(x: Tensor, index: Tensor) -> Tensor:
