@@ -68,7 +68,7 @@ class Uniform(Weights):
     """Equal weights: 1 ("sum"), 1 / d_i ("mean"), or 1 / sqrt(d_i d_j) ("symmetric"), d being the number of senders.
 
     "symmetric" is the GCN of Kipf and Welling 2017 (add self-loops to the edges first) and needs as many queries as keys.
-    Optional tensor `edge_weight` (B, H, E) on Graph edges multiplies the weights and replaces counts by sums in d.
+    An edge that is named c times counts c times, in the weights and in d.
 
     Reference:
 

@@ -27,7 +27,6 @@ from quadform.algebra import (
 
 ROW_SCALE = TensorSpec("row_scale", ("B", "H", "Q"), "g_i, the factor of each output row", optional=True)
 ROTATIONS = TensorSpec("rotations", ("H", "R", "D", "S"), "hash rotations", optional=True)
-EDGE_WEIGHT = TensorSpec("edge_weight", ("B", "H", "E"), "weight of each edge", optional=True)
 
 
 @dataclass(frozen=True, eq=False)
