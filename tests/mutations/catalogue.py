@@ -167,8 +167,8 @@ MUTATIONS = (
     Mutation(
         "form",
         "a stream forgets its sums between two calls",
-        "forms/recurrent/_form.py",
-        "before = empty_sums(k, operands.v) if call.state is None else _restore(call.state, call.heads)",
+        "forms/recurrent/_sums.py",
+        "before = empty_sums(k, operands.v) if call.state is None else restore(call.state, call.heads)",
         "before = empty_sums(k, operands.v)",
         "streaming",
         "kernel/causal",
