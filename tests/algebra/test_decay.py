@@ -77,3 +77,29 @@ def test_masked_positions_keep_their_gates_to_themselves() -> None:
     found = qf.attend(*arguments, tensors=tensors, key_mask=keep[None], form="dense")
     torch.testing.assert_close(found[0, 0], expected)
     assert math.isfinite(float(found.sum()))
+
+
+@pytest.mark.parametrize("form", ["dense", "graph", "recurrent"])
+@pytest.mark.parametrize("kind", ["scalar", "feature"])
+@pytest.mark.parametrize("reset", [-1e4, -math.inf])
+def test_a_gate_that_forgets_everything_costs_no_digits(form: str, kind: Any, reset: float) -> None:
+    n = 150
+    q, k, v = (normal(1, 2, n, D, seed=s) for s in range(3))
+    gates = -normal(1, 2, n, *([] if kind == "scalar" else [D]), seed=3).abs()
+    gates[:, :, ::7] = reset
+    weights = qf.Kernel("elu1", decay=kind)
+    parts = [
+        qf.attend(
+            *(x[:, :, a : a + 7] for x in (q, k, v)),
+            qf.Causal(),
+            weights,
+            tensors={"log_decay": gates[:, :, a : a + 7]},
+        )
+        for a in range(0, n, 7)
+    ]
+    expected = torch.cat(parts, 2)
+    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
+        qkv: Any = [x.to(dtype).requires_grad_() for x in (q, k, v)]
+        y = qf.attend(*qkv, qf.Causal(), weights, tensors={"log_decay": gates.to(dtype)}, form=form)
+        assert (y - expected).abs().max() <= tolerance * expected.abs().max()
+        assert all(g.isfinite().all() for g in torch.autograd.grad(y.sum(), qkv))

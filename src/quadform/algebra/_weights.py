@@ -220,7 +220,7 @@ class Kernel(Weights):
         if self.decay is None:
             return operands.with_features(q, k)
         at = operands.layout
-        gates = operands.named("log_decay")
+        gates = summable(operands.named("log_decay"))
         if at.k_valid is not None:
             keep = at.k_valid[:, None, :] if self.decay == "scalar" else at.k_valid[:, None, :, None]
             gates = torch.where(keep, gates, 0)
@@ -236,10 +236,18 @@ class Kernel(Weights):
             return view.dot(q, k)
         gates_q, gates_k = operands.named("gates_q"), operands.named("gates_k")
         if self.decay == "scalar":
-            return view.dot(q, k) * (view.receiver(gates_q) - view.sender(gates_k)).clamp(max=0).exp()
-        return view.pairwise(
-            _gated_dot, torch.cat([q, gates_q.expand(q.shape)], -1), torch.cat([k, gates_k.expand(k.shape)], -1)
-        )
+            return view.dot(q, k) * (view.receiver(gates_q) - view.sender(gates_k)).clamp(max=0).exp().to(q.dtype)
+        ends = (torch.cat([x.to(g.dtype), g.expand(x.shape)], -1) for x, g in ((q, gates_q), (k, gates_k)))
+        return view.pairwise(_gated_dot, *ends).to(q.dtype)
+
+
+def summable(gates: Tensor) -> Tensor:
+    """Log-gates in float64 where the device has it, and no lower than -1000, at which exp is 0 in every dtype.
+
+    Decay is a difference of running sums: after a gate of -1e4 float32 would keep three digits of it, after -inf none.
+    """
+    wide = gates if gates.device.type == "mps" else gates.double()
+    return wide.clamp(min=-1000.0)
 
 
 def running_gates(gates: Tensor, at: Layout) -> tuple[Tensor, Tensor]:

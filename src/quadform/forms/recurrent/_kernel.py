@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from quadform.algebra import Causal, Layout, Operands
+from quadform.algebra._weights import summable
 from quadform.forms._blockwise import Block, blockwise
 from quadform.forms._normalise import divide
 
@@ -69,7 +70,7 @@ def causal_prefix(
     k, v = (F.pad(x, (0, 0, 0, missing)) for x in (k, v))
     local = None
     if gates is not None:
-        local = F.pad(gates, (0, 0, 0, missing)).unflatten(2, (chunks, chunk)).cumsum(3).flatten(2, 3)
+        local = F.pad(summable(gates), (0, 0, 0, missing)).unflatten(2, (chunks, chunk)).cumsum(3).flatten(2, 3)
     starts, after = _chunk_sums(k, v, local, before, chunk)
     first, early = shift // chunk, shift % chunk
     q = F.pad(q, (0, 0, early, (chunks - first) * chunk - early - queries))
@@ -102,8 +103,8 @@ def _chunk_sums(k: Tensor, v: Tensor, local: Tensor | None, before: Sums, chunk:
         return Sums(S[:, :, :-1].flatten(2, 3), z[:, :, :-1].flatten(2, 3)), Sums(S[:, :, -1], z[:, :, -1])
     gates = local.unflatten(2, (-1, chunk))
     ends = gates[:, :, :, -1:]
-    kc = kc * (ends - gates).exp()
-    added, summed, fades = kc.mT @ vc, kc.sum(-2)[..., None], ends.mT.exp()
+    kc = kc * (ends - gates).exp().to(k.dtype)
+    added, summed, fades = kc.mT @ vc, kc.sum(-2)[..., None], ends.mT.exp().to(k.dtype)
     here, starts = before, []
     for n in range(kc.shape[2]):
         starts.append(here)
@@ -130,9 +131,9 @@ def _read_chunks(inside: Operands, sums: Operands, normalise: bool, chunk: int) 
         w = q @ k.mT
     else:
         gates_q, gates_k = (x.unflatten(2, (-1, chunk)) for x in (gates_q, gates_k))
-        gap = torch.where(mask[..., None], gates_q[..., :, None, :] - gates_k[..., None, :, :], 0).exp()
+        gap = torch.where(mask[..., None], gates_q[..., :, None, :] - gates_k[..., None, :, :], 0).exp().to(q.dtype)
         w = (q @ k.mT) * gap[..., 0] if gap.shape[-1] == 1 else torch.einsum("bhcim,bhcjm,bhcijm->bhcij", q, k, gap)
-        q = q * gates_q.exp()
+        q = q * gates_q.exp().to(q.dtype)
     w = torch.where(mask, w, 0)
     y = w @ v + q @ S
     return (divide(y, w.sum(-1, keepdim=True) + q @ z) if normalise else y).flatten(2, 3)
