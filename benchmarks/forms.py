@@ -96,7 +96,9 @@ def main() -> None:
         f"{datetime.date.today()}, {platform.machine()}, {options.threads} threads, torch {torch.__version__}, float32,"
     )
     print(f"batch 1, {HEADS} heads of dimension {DIM}, medians of {options.rounds} interleaved rounds, milliseconds.")
-    print("`python benchmarks/forms.py` makes this page. The limit is max(FLOPs / GEMM rate, bytes / copy bandwidth) of the")
+    print(
+        "`python benchmarks/forms.py` makes this page. The limit is max(FLOPs / GEMM rate, bytes / copy bandwidth) of the"
+    )
     print("arithmetic that the mixer needs; the column SDPA is causal softmax attention over all tokens.\n")
     print("| mixer | N | pass | limit | SDPA causal | dense | convolution | graph | recurrent | auto takes |")
     print("|---|---|---|---|---|---|---|---|---|---|")

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+import quadform
+
 COMMAND = [sys.executable, "-c", "from quadform.cli import main; main()", "explain"]
 
 
@@ -40,3 +42,8 @@ def test_bad_input_is_one_line_on_stderr(arguments, message):
     done = run(*arguments)
     assert done.returncode != 0 and done.stdout == ""
     assert message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_the_version():
+    done = subprocess.run([*COMMAND[:-1], "--version"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout == f"quadform {quadform.__version__}\n"

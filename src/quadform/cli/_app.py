@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
+from typing import Annotated
 
 import typer
 
+import quadform
 import quadform.cli as package
 from quadform._errors import QuadformError
 
@@ -21,8 +23,18 @@ app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"quadform {quadform.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def root() -> None:
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
     """Attention, convolution, message passing and recurrence: one operator, four forms."""
 
 
