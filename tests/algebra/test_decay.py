@@ -79,6 +79,11 @@ def test_masked_positions_keep_their_gates_to_themselves() -> None:
     assert math.isfinite(float(found.sum()))
 
 
+def decayed(q: Tensor, k: Tensor, v: Tensor, weights: qf.Weights, gates: Tensor, form: str) -> Tensor:
+    y: Tensor = qf.attend(q, k, v, qf.Causal(), weights, tensors={"log_decay": gates}, form=form)
+    return y
+
+
 @pytest.mark.parametrize("form", ["dense", "graph", "recurrent"])
 @pytest.mark.parametrize("kind", ["scalar", "feature"])
 @pytest.mark.parametrize("reset", [-1e4, -math.inf])
@@ -88,18 +93,13 @@ def test_a_gate_that_forgets_everything_costs_no_digits(form: str, kind: Any, re
     gates = -normal(1, 2, n, *([] if kind == "scalar" else [D]), seed=3).abs()
     gates[:, :, ::7] = reset
     weights = qf.Kernel("elu1", decay=kind)
-    parts = [
-        qf.attend(
-            *(x[:, :, a : a + 7] for x in (q, k, v)),
-            qf.Causal(),
-            weights,
-            tensors={"log_decay": gates[:, :, a : a + 7]},
-        )
-        for a in range(0, n, 7)
-    ]
+    parts = []
+    for a in range(0, n, 7):
+        q_part, k_part, v_part = (x[:, :, a : a + 7] for x in (q, k, v))
+        parts.append(decayed(q_part, k_part, v_part, weights, gates[:, :, a : a + 7], "dense"))
     expected = torch.cat(parts, 2)
     for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
-        qkv: Any = [x.to(dtype).requires_grad_() for x in (q, k, v)]
-        y = qf.attend(*qkv, qf.Causal(), weights, tensors={"log_decay": gates.to(dtype)}, form=form)
+        qkv = [x.to(dtype).requires_grad_() for x in (q, k, v)]
+        y = decayed(qkv[0], qkv[1], qkv[2], weights, gates.to(dtype), form)
         assert (y - expected).abs().max() <= tolerance * expected.abs().max()
         assert all(g.isfinite().all() for g in torch.autograd.grad(y.sum(), qkv))
