@@ -7,12 +7,11 @@ from torch import Tensor
 
 from quadform.algebra import Edges, Hybrid, Operands, Weights
 from quadform.forms._call import Call
-from quadform.forms.recurrent._chunk import chunk_layout, chunk_of
 from quadform.forms.recurrent._hybrid import far_sums, hybrid
 from quadform.forms.recurrent._kernel import Sums, empty_sums
 from quadform.forms.recurrent._state import State
 from quadform.forms.recurrent._sums import ahead, restore, store
-from quadform.forms.recurrent._tail import append, first, last, named, senders_of, sink_call, with_senders
+from quadform.forms.recurrent._tail import continued, first, last, named, sink_call
 
 
 def hybrid_once(operands: Operands, edges: Edges, weights: Weights) -> Tensor:
@@ -25,11 +24,7 @@ def stream_hybrid(call: Call, mixer: str) -> tuple[Tensor, State]:
     weights = call.weights
     assert isinstance(weights, Hybrid)
     state: State | None = call.state
-    chunk = chunk_of(call, state)
-    new = senders_of(call, chunk)
-    everything = append(state, "tail_", new)
-    old = everything.valid[:, : everything.valid.shape[1] - new.valid.shape[1]]
-    whole = with_senders(call, everything, chunk_layout(chunk, old))
+    chunk, new, everything, whole = continued(call)
     operands = whole.operands()
     limit = weights.near.band[0]
     assert limit is not None

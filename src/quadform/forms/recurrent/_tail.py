@@ -112,21 +112,25 @@ def sink_call(call: Call, kept: Kept, position: Tensor, chunk: Chunk) -> Call:
     return with_senders(call, kept, layout)
 
 
+def continued(call: Call) -> tuple[Chunk, Kept, Kept, Call]:
+    """(positions of the new tokens, their senders, those behind the kept ones, the call with all of these as senders)."""
+    chunk = chunk_of(call, call.state)
+    new = senders_of(call, chunk)
+    everything = append(call.state, "tail_", new)
+    old = everything.valid[:, : everything.valid.shape[1] - new.valid.shape[1]]
+    return chunk, new, everything, with_senders(call, everything, chunk_layout(chunk, old))
+
+
 def run_tail(call: Call, mixer: str, limit: int | None) -> tuple[Tensor, State]:
     """One call of a stream that keeps senders: all receivers against what was kept and the chunk itself."""
-    state: State | None = call.state
-    chunk = chunk_of(call, state)
-    new = senders_of(call, chunk)
-    everything = append(state, "tail_", new)
-    old = everything.valid[:, : everything.valid.shape[1] - new.valid.shape[1]]
-    whole = with_senders(call, everything, chunk_layout(chunk, old))
+    chunk, new, everything, whole = continued(call)
     tensors = named("tail_", last(everything, limit, chunk.missing))
     operands = whole.operands()
     edges = call.edges.resolve(operands, call.weights) if call.edges.content else call.edges
     extra = None
     far = None if limit is None else edges.far_columns(whole.layout)
     if far is not None:
-        sinks = first(state, new, chunk, far)
+        sinks = first(call.state, new, chunk, far)
         tensors |= named("sink_", sinks)
         extra = sink_call(call, sinks, far, chunk).operands()
     y = banded(operands, edges, call.weights, extra=extra)
