@@ -156,3 +156,16 @@ def test_bad_states_are_named():
         qf.step(qkv[0][:, :, :1], *qkv[1:], qf.Causal(), qf.Softmax(), state)
     empty = qf.init_state(qf.Causal(), qf.Kernel("elu1"), batch=2, heads=4, kv_heads=2, head_dim=3)
     assert empty.length.tolist() == [0, 0] and empty.tensors["S"].abs().sum() == 0
+
+
+@pytest.mark.parametrize("edges", [
+    qf.Window(6, sinks=2) & qf.Buckets(2, 4),
+    qf.Causal() & (qf.Window(3) | qf.Global(indices=(7,))) & qf.Buckets(2, 4),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("padding", [0, 5])
+def test_hash_buckets_beside_sinks_and_global_tokens(edges, padding):
+    qkv = tokens(40)
+    call: Any = {"tensors": {"rotations": torch.randn(4, 2, 3, 2, dtype=torch.float64)}}
+    call["key_mask"] = torch.arange(40)[None] >= padding
+    y = qf.attend(*qkv, edges, qf.Softmax(), form="recurrent", **call)
+    assert (y - qf.attend(*qkv, edges, qf.Softmax(), form="dense", **call)).abs().max() < 1e-12

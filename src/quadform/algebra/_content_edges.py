@@ -77,6 +77,10 @@ class SameBucket(Edges):
     def positional(self) -> bool:
         return False
 
+    @property
+    def by_index(self) -> bool:
+        return True
+
     def relation(self, at: Layout) -> Tensor:
         first, left = at.origin
         q = self.q_bucket[:, :, first : first + at.queries]
@@ -140,6 +144,10 @@ class Chosen(Edges):
     @property
     def positional(self) -> bool:
         return False
+
+    @property
+    def by_index(self) -> bool:
+        return True
 
     def relation(self, at: Layout) -> Tensor:
         first, left = at.origin

@@ -48,6 +48,11 @@ class Edges(Description):
         return False
 
     @property
+    def by_index(self) -> bool:
+        """The edges name senders by index in the call's tensors, so columns cannot be gathered by position."""
+        return False
+
+    @property
     def reach(self) -> Reach:
         """(left, right): all senders of position p lie in [p - left, p + right]; None where unbounded."""
         return None, None
@@ -156,6 +161,10 @@ class _Pair(Edges):
     @property
     def content(self) -> bool:
         return self.left.content or self.right.content
+
+    @property
+    def by_index(self) -> bool:
+        return self.left.by_index or self.right.by_index
 
     def far_columns(self, at: Layout) -> Tensor | None:
         return union(self.left.far_columns(at), self.right.far_columns(at))
@@ -287,6 +296,10 @@ class Transposed(Edges):
     @property
     def by_slots(self) -> bool:
         return self.inner.by_slots
+
+    @property
+    def by_index(self) -> bool:
+        return self.inner.by_index
 
     @property
     def reach(self) -> Reach:

@@ -18,7 +18,8 @@ from quadform.forms._evaluate import aggregate
 def is_banded(edges: Edges) -> bool:
     """Whether the edges lie in a bounded band, but for far columns and rows."""
     left, right = edges.band
-    return left is not None and right is not None and not edges.content and not edges.by_slots
+    apart = edges.content or edges.by_slots or edges.by_index
+    return left is not None and right is not None and not apart
 
 
 def banded(
@@ -28,7 +29,8 @@ def banded(
 
     Each block of receivers sees the senders that its band reaches (views of k and v, nothing is copied) and the far columns,
     gathered once. Receivers in far rows see all senders and are computed apart. Where positions are not indices (rows of
-    several lengths, positions of the caller's own) each block sees all senders, far ones included.
+    several lengths, positions of the caller's own) each block sees all senders, far ones included. Edges that name senders by
+    index are cut by their whole reach.
     """
     at = operands.layout
     if not at.keys:
@@ -58,12 +60,13 @@ def banded(
 
 
 def _blocks(edges: Edges, at: Layout, rows: int | None) -> list[Block]:
-    left, right = edges.band
+    reach = edges.reach if edges.by_index else edges.band
+    left, right = reach
     width = (left or 0) + (right or 0) + 1
     size = rows or min(max(width // 2, 64), 512)
     starts = range(0, at.queries, size)
     cuts = [slice(a, min(a + size, at.queries)) for a in starts]
-    return [Block(cut, (band_columns(edges.band, at, cut),)) for cut in cuts]
+    return [Block(cut, (band_columns(reach, at, cut),)) for cut in cuts]
 
 
 def _without(at: Layout, edges: Edges, far: Tensor) -> Tensor:
