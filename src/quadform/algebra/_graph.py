@@ -82,6 +82,10 @@ class Graph(Edges):
     def positional(self) -> bool:
         return False
 
+    @property
+    def by_index(self) -> bool:
+        return True
+
     @cached_property
     def _sorted(self) -> tuple[Tensor, Tensor, Tensor]:
         order = torch.argsort(self.edge_index[1], stable=True)

@@ -58,7 +58,8 @@ class Mixer:
         return not isinstance(self.edges, Edges)
 
     def __str__(self) -> str:
-        return f"{self.weights} on {'a Graph' if self.on_graph else self.edges}"
+        named = getattr(self.edges, "__name__", "a graph").replace("_", " ")
+        return f"{self.weights} on {named if self.on_graph else self.edges}"
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,16 @@ def random_graph(rng: random.Random, queries: int, keys: int) -> Graph:
     pairs += pairs[: len(pairs) // 4]
     rng.shuffle(pairs)
     return Graph(([j for j, _ in pairs], [i for _, i in pairs]), keys if keys == queries else (keys, queries))
+
+
+def graph_in_window(rng: random.Random, queries: int, keys: int) -> Edges:
+    """The edges of a random graph that are near, or at tokens that all see."""
+    return random_graph(rng, queries, keys) & (Window(6, 4, sinks=2) | Global(first=1, last=1))
+
+
+def graph_and_past(rng: random.Random, queries: int, keys: int) -> Edges:
+    """A random graph beside a window, of which the past remains."""
+    return (random_graph(rng, queries, keys) | Window(2)) & Causal()
 
 
 def _cross(edges: list[Edges], weights: list[Weights], dims: int = 1) -> tuple[Mixer, ...]:
@@ -167,6 +178,12 @@ _FAR: list[Edges] = [Causal() | Window(2), Causal() & (Causal() | Window(0, 2)),
 _FREE: list[Edges] = [Causal().T, All() & Causal().T, Causal() | Window(0, 2), Causal() | Global(last=1)]
 _NEAR: list[Edges] = [Window(3), Window(3, sinks=2), Window(2, 2), Window(0), Window(4, 4, sinks=1)]
 
+_PAST_BUCKETS: list[Edges] = [
+    Causal() & Buckets(2, 4),
+    Buckets(1, 1) & Causal(),
+    Window(4, sinks=2) & Buckets(2, 4),
+    (Window(3) | Global(first=1, indices=(7,))) & Causal() & Buckets(2, 4),
+]
 ROWS: tuple[Row, ...] = (
     Row("softmax/all", _cross([All()], [*CONTENT, Softmax(bias=PairBias()), AdditiveV2(), Additive()])),
     Row("softmax/all-2d", _cross([All()], [Softmax(bias=Quadratic(True)), Softmax(bias=Table((1, 2), (2, 1)))], 2)),
@@ -269,8 +286,12 @@ ROWS: tuple[Row, ...] = (
     Row("combination", _cross(_FREE, [Softmax(), Kernel("elu1"), Similarity("cauchy")])),
     Row("combination/causal", _cross(_FAR, [Softmax(), Softmax(bias=Alibi()), Kernel("exp")]), recurrent=True),
     Row("combination/fixed", _cross([Window(2) | Window(1, 3), All() & Window(3, 1)], [*RELATIVE[:3], *UNIFORM]), True),
+    Row(
+        "combination/graph",
+        tuple(Mixer(make, w) for make in (graph_in_window, graph_and_past) for w in (Softmax(), Kernel("elu1"))),
+    ),
     Row("buckets", _cross([Buckets(1, 2), Buckets(2, 4), Window(1, 1) | Buckets(1, 4)], [Softmax(), Kernel("elu1")])),
-    Row("buckets/causal", _cross([Causal() & Buckets(2, 4), Buckets(1, 1) & Causal()], [Softmax()]), recurrent=True),
+    Row("buckets/causal", _cross(_PAST_BUCKETS, [Softmax()]), recurrent=True),
     Row(
         "topk",
         _cross([TopK(1), TopK(4), Causal() & TopK(3), TopK(2) & Window(4, 4)], [Softmax(), Softmax(bias=Alibi())]),
