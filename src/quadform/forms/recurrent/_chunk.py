@@ -42,8 +42,7 @@ def chunk_of(call: Call, state: State | None) -> Chunk:
     n, device = at.keys, at.k_pos.device
     if at.queries != n:
         raise ArgumentError("q", f"{n} queries, one for each new key, where a state is kept", str(at.queries))
-    if state is not None and state.batch != batch:
-        raise ArgumentError("state", f"a state of {batch} rows", f"{state.batch} rows")
+    check_batch(state, batch)
     before = torch.zeros(batch, dtype=torch.int64, device=device) if state is None else state.length
     index = torch.arange(n, device=device).expand(batch, n)
     valid = torch.ones(batch, n, dtype=torch.bool, device=device)
@@ -55,6 +54,12 @@ def chunk_of(call: Call, state: State | None) -> Chunk:
     position = before[:, None] + index - lead[:, None]
     exists = (index >= lead[:, None]) & (index < count[:, None])
     return Chunk(position, valid & exists, exists, before + count - lead, None if given is None else n - count)
+
+
+def check_batch(state: State | None, batch: int) -> None:
+    """Errors: ArgumentError where the state has another batch size."""
+    if state is not None and state.batch != batch:
+        raise ArgumentError("state", f"a state of {batch} rows", f"{state.batch} rows")
 
 
 def chunk_layout(chunk: Chunk, kept: Tensor | None) -> Layout:

@@ -9,27 +9,13 @@ import torch
 from torch import Tensor
 
 from quadform._errors import ArgumentError
-from quadform.algebra import (
-    All,
-    And,
-    Causal,
-    Edges,
-    Global,
-    Graph,
-    Hybrid,
-    Kernel,
-    Or,
-    TopK,
-    Transposed,
-    Uniform,
-    Via,
-    Window,
-)
+from quadform.algebra import All, Edges, Global, Hybrid, Kernel, Weights, Window
 from quadform.forms._band import banded
 from quadform.forms._call import Call
 from quadform.forms._form import Cost
 from quadform.forms.recurrent._hybrid_stream import hybrid_once, stream_hybrid
 from quadform.forms.recurrent._kernel import CHUNK
+from quadform.forms.recurrent._refusal import parts, refusal
 from quadform.forms.recurrent._state import State
 from quadform.forms.recurrent._sums import is_sum, stream_sums, sums_once
 from quadform.forms.recurrent._tail import run_tail
@@ -41,34 +27,7 @@ class Recurrent:
     name = "recurrent"
 
     def refusal(self, call: Call) -> str | None:
-        edges, weights = call.edges, call.weights
-        streaming = call.state is not None or call.return_state
-        if call.return_weights or call.dropout_p:
-            return "the weights of single pairs are not kept here, so they can be neither returned nor dropped"
-        if call.given_positions:
-            return "the state counts positions itself, so they cannot be given"
-        if isinstance(weights, Via):
-            return "a causal projection is ill-defined: each extra node already mixes the whole sequence, its future included"
-        for part in _parts(edges):
-            if isinstance(part, TopK):
-                return "the k best senders of the whole sequence are known only at its end"
-            if isinstance(part, Graph):
-                return "the nodes of a graph have no order to walk along"
-        if len(call.layout.grid) > 1:
-            return f"a stream has one dimension, and the grid has {len(call.layout.grid)}"
-        if edges == All() and isinstance(weights, Kernel | Hybrid):
-            if streaming:
-                return "every query reads every key, so no state can be carried on before the last key has come"
-            return _refuse_hybrid(weights) if isinstance(weights, Hybrid) else None
-        if not edges.is_causal:
-            return f"{edges} is not causal: a receiver would need senders that come after it"
-        if isinstance(weights, Uniform) and weights.aggregate == "symmetric":
-            return "the degree of a sender counts receivers that come after it"
-        if isinstance(weights, Hybrid):
-            if edges != Causal():
-                return f"the sums of the far part reach all of the past, and {edges} does not"
-            return _refuse_hybrid(weights)
-        return None
+        return refusal(call)
 
     def cost(self, call: Call) -> Cost:
         n, m, size = call.layout.queries, call.layout.keys, call.v.element_size()
@@ -88,7 +47,7 @@ class Recurrent:
             return Cost(
                 flops, moved + 4.0 * rows * features * width * max(n, m) / CHUNK, kept, 12.0 * (n // CHUNK + 1), 0.5
             )
-        limit = _limit(call.edges)
+        limit = _limit(call.edges, call.weights)
         keys = m if limit is None else min(limit + CHUNK, m)
         kept = size * call.v.shape[0] * call.v.shape[1] * (m if limit is None else limit) * both
         pairs = rows * n * (keys / 2 if limit is None else keys)
@@ -103,7 +62,7 @@ class Recurrent:
         elif is_sum(call):
             y, state = stream_sums(call, mixer) if streaming else (_once(call, sums_once), None)
         elif streaming:
-            y, state = run_tail(call, mixer, _limit(call.edges))
+            y, state = run_tail(call, mixer, _limit(call.edges, call.weights))
         else:
             operands = call.operands()
             edges = call.edges.resolve(operands, call.weights) if call.edges.content else call.edges
@@ -111,28 +70,17 @@ class Recurrent:
         return y.to(call.v.dtype), state
 
 
-def _parts(edges: Edges) -> list[Edges]:
-    if isinstance(edges, And | Or):
-        return _parts(edges.left) + _parts(edges.right)
-    return _parts(edges.inner) if isinstance(edges, Transposed) else [edges]
+def _limit(edges: Edges, weights: Weights) -> int | None:
+    """How many senders a ring must keep for causal edges; None where all are needed.
 
-
-def _refuse_hybrid(weights: Hybrid) -> str | None:
-    for part in _parts(weights.near):
-        if isinstance(part, Window) and part.dilation > 1:
-            return "a dilated near window leaves gaps, whose keys a ring cannot pass on to the far sums in order"
-    left, right = weights.near.band
-    if left is None or right is None:
-        return f"the near edges {weights.near} are not a bounded window"
-    return None
-
-
-def _limit(edges: Edges) -> int | None:
-    """How many senders a ring must keep for causal edges; None where all are needed."""
+    What fades from a sink to a receiver is every gate between them, so a kernel with decay and sinks keeps all senders.
+    """
     left, _ = edges.band
-    if left is None or edges.content or any(isinstance(part, Global) for part in _parts(edges)):
-        return None
-    return left
+    fading = isinstance(weights, Kernel) and weights.decay is not None
+    for part in parts(edges):
+        if isinstance(part, Global) or (fading and isinstance(part, Window) and part.sinks):
+            return None
+    return None if edges.content else left
 
 
 def _features(call: Call) -> int | None:

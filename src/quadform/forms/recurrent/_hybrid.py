@@ -19,7 +19,7 @@ CHUNK = 64
 
 
 def hybrid(
-    main: Operands, edges: Edges, weights: Hybrid, before: Sums | None = None, extra: Operands | None = None
+    prepared: Operands, edges: Edges, weights: Hybrid, before: Sums | None = None, extra: Operands | None = None
 ) -> Tensor:
     """y of Hybrid weights on Causal() or All(), in time O(N (band + m) D).
 
@@ -28,27 +28,26 @@ def hybrid(
     before the band (and, on All(), after it). One stabiliser max(largest score, log of the far sum) serves a row.
 
     Args:
-        main: operands whose layout has a shift; senders that do not exist are marked in k_valid.
-        before: sums (S, z) over senders that came before `main` and lie outside every band here.
-        extra: the far columns, where they are not senders of `main`.
+        prepared: prepared operands whose layout has a shift; senders that do not exist are marked in k_valid.
+        before: sums (S, z) over senders that came before these and lie outside every band here.
+        extra: the far columns, prepared, where they are not senders of `prepared`.
     """
-    at = main.layout
+    at, v = prepared.layout, prepared.v
     if not at.keys and before is None:
-        return F.pad(main.v, (0, 0, 0, at.queries))
-    prepared = weights.prepare(main)
+        return F.pad(v, (0, 0, 0, at.queries))
     far = weights.near.far_columns(at)
     columns = None
     if far is not None:
-        columns = select_columns(prepared, far) if extra is None else weights.prepare(extra)
+        columns = select_columns(prepared, far) if extra is None else extra
     keep = _outside(at, far)
     phi = torch.where(keep, prepared.named("far_k"), 0)
     left, right = weights.near.band
     assert left is not None and right is not None and at.shift is not None
     chunks = max(-(-at.queries // CHUNK), 1)
-    sums = _sums_before(phi, main.v, at.shift - left, chunks, before)
+    sums = _sums_before(phi, v, at.shift - left, chunks, before)
     if not edges.is_causal:
         offset = at.keys - chunks * CHUNK - at.shift - right
-        after = _sums_before(phi.flip(2), main.v.flip(2), offset, chunks, None)[::-1]
+        after = _sums_before(phi.flip(2), v.flip(2), offset, chunks, None)[::-1]
         sums = [Sums(a.S + b.S, a.z + b.z) for a, b in zip(sums, after, strict=True)]
     blocks = []
     for n in range(chunks):
@@ -63,18 +62,16 @@ def hybrid(
     def run(cut: Sequence[Operands]) -> Tensor:
         return _read(cut, edges, weights, far)
 
-    y = blockwise(bundles, blocks, run, (*main.v.shape[:2], at.queries, main.v.shape[-1]))
+    y = blockwise(bundles, blocks, run, (*v.shape[:2], at.queries, v.shape[-1]))
     apart = weights.near.far_rows(at)
     return y if apart is None else overwrite_rows(y, apart, prepared, edges, weights)
 
 
 def far_sums(prepared: Operands, weights: Hybrid, keep: Tensor) -> Sums:
-    """The sums over the senders that `keep` (B, N) marks."""
-    phi = torch.where(
-        (keep & _outside(prepared.layout, weights.near.far_columns(prepared.layout))[:, 0, :, 0])[:, None, :, None],
-        prepared.named("far_k"),
-        0,
-    )
+    """The sums over the senders that `keep` (B, N) marks and that are no far columns."""
+    at = prepared.layout
+    far = keep[:, None, :, None] & _outside(at, weights.near.far_columns(at))
+    phi = torch.where(far, prepared.named("far_k"), 0)
     return Sums(phi.mT @ prepared.v, phi.sum(-2)[..., None])
 
 

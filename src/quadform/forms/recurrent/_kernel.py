@@ -39,8 +39,13 @@ def reduce_and_read(q: Tensor, k: Tensor, v: Tensor, normalise: bool) -> Tensor:
 
         y = q @ (k.mT @ v) / (q @ k.sum(-2)[..., None])
     """
-    y = q @ (k.mT @ v)
-    return divide(y, q @ k.sum(-2)[..., None]) if normalise else y
+    return read(q, Sums(k.mT @ v, k.sum(-2)[..., None]), normalise)
+
+
+def read(q: Tensor, sums: Sums, normalise: bool) -> Tensor:
+    """What receivers with features q (B, H, n, m) take from the sums: (B, H, n, Dv)."""
+    y = q @ sums.S
+    return divide(y, q @ sums.z) if normalise else y
 
 
 def causal_prefix(
@@ -65,7 +70,12 @@ def causal_prefix(
             y[t] = q[t] @ S / (q[t] @ z)
     """
     queries, features = q.shape[2], k.shape[3]
-    chunks = max(-(-max(k.shape[2], queries + shift) // chunk), 1)
+    if queries == k.shape[2] == 1 and not shift:
+        after = _next(k, v, gates, before)
+        return read(q, after, normalise), after
+    end = max(k.shape[2], queries + shift, 1)
+    chunk = min(chunk, end)
+    chunks = -(-end // chunk)
     missing = chunks * chunk - k.shape[2]
     k, v = (F.pad(x, (0, 0, 0, missing)) for x in (k, v))
     local = None
@@ -91,6 +101,14 @@ def causal_prefix(
 
     y = blockwise([inside, _bundle(q, starts.z, starts.S, q=False)], blocks, run, (*q.shape[:3], v.shape[-1]))
     return y[:, :, early : early + queries], after
+
+
+def _next(k: Tensor, v: Tensor, gates: Tensor | None, before: Sums) -> Sums:
+    """The sums after one more sender: k (B, H, 1, m), v (B, H, 1, Dv)."""
+    if gates is not None:
+        fade = summable(gates).exp().to(k.dtype).mT
+        before = Sums(fade * before.S, fade * before.z)
+    return Sums(before.S + k.mT * v, before.z + k.mT)
 
 
 def _chunk_sums(k: Tensor, v: Tensor, local: Tensor | None, before: Sums, chunk: int) -> tuple[Sums, Sums]:

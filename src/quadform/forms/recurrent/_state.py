@@ -11,6 +11,12 @@ from torch import Tensor
 
 from quadform._errors import ArgumentError
 
+ENTRIES = {
+    "kernel": ("S", "z"),
+    "tail": ("tail_v", "tail_valid"),
+    "hybrid": ("S", "z", "tail_k", "tail_v", "tail_valid"),
+}
+
 
 @dataclass(frozen=True, eq=False)
 class State:
@@ -38,6 +44,19 @@ class State:
         """Bytes of all tensors."""
         return sum(t.numel() * t.element_size() for t in (self.length, *self.tensors.values()))
 
+    def require(self, name: str, like: Tensor, axis: int | None = None) -> Tensor:
+        """The tensor of that name, of the dtype and, but for dimension `axis`, of the shape of `like`.
+
+        Errors: ArgumentError where the state belongs to a model of other sizes.
+        """
+        x = self.tensors[name]
+        same = x.dtype == like.dtype and x.dim() == like.dim()
+        if not same or any(a != b for d, (a, b) in enumerate(zip(x.shape, like.shape, strict=True)) if d != axis):
+            sizes = ["any" if d == axis else str(n) for d, n in enumerate(like.shape)]
+            expected = f"{name} of {like.dtype} and shape ({', '.join(sizes)})"
+            raise ArgumentError("state", expected, f"{x.dtype} {tuple(x.shape)}")
+        return x
+
     def to(self, device: torch.device | str) -> State:
         """The same state on another device."""
         moved = {name: t.to(device) for name, t in self.tensors.items()}
@@ -60,9 +79,24 @@ class State:
 
     @staticmethod
     def from_tensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> State:
-        """The state that `to_tensors` took apart. Errors: ArgumentError for a missing entry."""
-        for name, where in (("length", tensors), ("kind", metadata), ("mixer", metadata)):
-            if name not in where:
-                raise ArgumentError("tensors", f"an entry {name!r}", str(sorted(where)))
+        """The state that `to_tensors` took apart.
+
+        Errors: ArgumentError for a missing entry, an unknown kind, or tensors that do not have one batch.
+        """
+        for name in ("kind", "mixer"):
+            if name not in metadata:
+                raise ArgumentError("metadata", f"an entry {name!r}", str(sorted(metadata)))
+        kind = metadata["kind"]
+        if kind not in ENTRIES:
+            raise ArgumentError("metadata['kind']", f"one of {', '.join(map(repr, ENTRIES))}", repr(kind))
+        for name in ("length", *ENTRIES[kind]):
+            if name not in tensors:
+                raise ArgumentError("tensors", f"an entry {name!r}", str(sorted(tensors)))
+        length = tensors["length"]
+        if length.dim() != 1 or length.dtype != torch.int64:
+            raise ArgumentError("tensors['length']", "an int64 tensor (B,)", f"{length.dtype} {tuple(length.shape)}")
+        for name, t in tensors.items():
+            if t.shape[:1] != length.shape:
+                raise ArgumentError(f"tensors[{name!r}]", f"a batch of {length.shape[0]} rows", str(tuple(t.shape)))
         rest = {name: t for name, t in tensors.items() if name != "length"}
-        return State(metadata["kind"], metadata["mixer"], tensors["length"], rest)
+        return State(kind, metadata["mixer"], length, rest)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quadform.algebra import Edges, Weights
+from quadform.algebra import Edges, Kernel, Weights
 from quadform.forms._attend import attend
 from quadform.forms.recurrent._state import State
 
@@ -24,7 +24,12 @@ def prefill(
 ) -> tuple[Tensor, State]:
     """(y (B, H, n, Dv), state) of n tokens that continue a stream; without a state they begin one.
 
-    Arguments and errors as in `attend`, with as many queries as keys. The state that is given is not changed.
+    Arguments and errors as in `attend`, with as many queries as keys. The state that is given is not changed. Each row counts
+    its own positions: `lengths` is right padding of this call's tokens, False in `key_mask` is left padding before a row's
+    first kept token and a hole after it.
+
+    A kernel on All() (cross attention) reduces the senders of the first call, any number of them, to a memory; later
+    calls bring queries, and k and v of no tokens.
 
     Reference:
 
@@ -63,7 +68,8 @@ def init_state(
 
     Args:
         batch, heads, kv_heads, head_dim, value_dim: sizes B, H, Hk, D and Dv.
-        tensors: the tensors that the weights declare, of a call of no tokens.
+        tensors: the tensors that the mixer declares, of a call of no tokens; zeros stand for those that the weights
+            declare and that are not given, since a state of no tokens does not depend on them.
 
     Errors: Refused where the mixer does not stream.
 
@@ -75,4 +81,13 @@ def init_state(
     q = torch.empty(batch, heads, 0, head_dim, dtype=dtype, device=device)
     k = torch.empty(batch, kv_heads, 0, head_dim, dtype=dtype, device=device)
     v = torch.empty(batch, kv_heads, 0, value_dim, dtype=dtype, device=device)
+    sizes = {"B": 1, "H": heads, "Q": 0, "K": 0, "D": head_dim, "G": 1, "T": getattr(edges, "taps", 0)}
+    if isinstance(weights, Kernel):
+        sizes["M"] = weights.phi.features(head_dim)
+    declared = {
+        spec.name: v.new_zeros([int(d) if d.isdigit() else sizes.get(d, 0) for d in spec.dims])
+        for spec in weights.specs()
+        if not spec.optional
+    }
+    tensors = declared | (tensors or {})
     return prefill(q, k if "k" in weights.reads or edges.content else None, v, edges, weights, tensors=tensors)[1]

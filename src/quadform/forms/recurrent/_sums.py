@@ -10,8 +10,8 @@ from torch import Tensor
 
 from quadform.algebra import Alibi, All, Causal, Edges, Kernel, Operands, Softmax, Uniform, Weights
 from quadform.forms._call import Call
-from quadform.forms.recurrent._chunk import chunk_layout, chunk_of
-from quadform.forms.recurrent._kernel import Sums, causal_prefix, empty_sums, reduce_and_read
+from quadform.forms.recurrent._chunk import check_batch, chunk_layout, chunk_of
+from quadform.forms.recurrent._kernel import Sums, causal_prefix, empty_sums, read, reduce_and_read
 from quadform.forms.recurrent._state import State
 
 
@@ -42,15 +42,31 @@ def sums_once(operands: Operands, edges: Edges, weights: Weights) -> Tensor:
 
 
 def stream_sums(call: Call, mixer: str) -> tuple[Tensor, State]:
+    if call.edges == All():
+        return _stream_memory(call, mixer)
     chunk = chunk_of(call, call.state)
     layout = chunk_layout(chunk, None)
     operands = dataclasses.replace(call, layout=layout).operands()
     q, k, gates, normalise = _features_of(operands, call.weights, chunk.exists)
     k = torch.where(chunk.valid[:, None, :, None], k, 0)
+    check_sums(call.state, k, operands.v)
     before = empty_sums(k, operands.v) if call.state is None else restore(call.state, call.heads)
     y, after = causal_prefix(q, k, operands.v, gates, 0, before, normalise)
     shared = gates is None or call.groups == 1
     return y, State("kernel", mixer, chunk.length, store(after, call.groups if shared else 1))
+
+
+def _stream_memory(call: Call, mixer: str) -> tuple[Tensor, State]:
+    """All(): the first call reduces its senders to the sums, and every later one reads them with queries alone."""
+    operands = call.operands()
+    q, k, _, normalise = _features_of(operands, call.weights)
+    at, batch = operands.layout, operands.batch
+    k = k if at.k_valid is None else torch.where(at.k_valid[:, None, :, None], k, 0)
+    check_batch(call.state, batch)
+    check_sums(call.state, k, operands.v)
+    sums = Sums(k.mT @ operands.v, k.sum(-2)[..., None]) if call.state is None else restore(call.state, call.heads)
+    length = at.k_len.expand(batch).clone() if call.state is None else call.state.length
+    return read(q, sums, normalise), State("kernel", mixer, length, store(sums, call.groups))
 
 
 def _features_of(
@@ -85,6 +101,14 @@ def ahead(operands: Operands) -> tuple[Operands, int]:
     return operands.block(slice(early, at.queries), slice(0, at.keys)), early
 
 
+def check_sums(state: State | None, k: Tensor, v: Tensor) -> None:
+    """Errors: ArgumentError where a state's sums have other sizes than features k (B, H, N, m) and values v give."""
+    if state is not None:
+        like = empty_sums(k, v)
+        state.require("S", like.S, 1)
+        state.require("z", like.z[..., 0], 1)
+
+
 def restore(state: State, heads: int) -> Sums:
     """The sums of a state for all query heads."""
     S, z = state.tensors["S"], state.tensors["z"][..., None]
@@ -93,5 +117,5 @@ def restore(state: State, heads: int) -> Sums:
 
 
 def store(sums: Sums, groups: int) -> dict[str, Tensor]:
-    """The sums of one query head of each group, which all share a key-value head."""
-    return {"S": sums.S[:, ::groups], "z": sums.z[:, ::groups, :, 0]}
+    """The sums of one query head of each group, which all share a key-value head; copies that own their memory."""
+    return {"S": sums.S[:, ::groups].clone(), "z": sums.z[:, ::groups, :, 0].clone()}

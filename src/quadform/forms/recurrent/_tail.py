@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from quadform._errors import Refused
 from quadform.algebra import Layout
 from quadform.forms._band import banded
 from quadform.forms._call import Call
@@ -35,8 +34,6 @@ def senders_of(call: Call, chunk: Chunk) -> Kept:
     for name, x in call.tensors.items():
         names = call.dims[name]
         if "K" in names:
-            if "Q" in names:
-                raise Refused(f"the tensor {name!r} names pairs of tokens, and a stream has no fixed set of them")
             tensors[name], axes[name] = x.expand(batch, *x.shape[1:]), names.index("K")
     return Kept(tensors, axes, chunk.valid)
 
@@ -45,17 +42,21 @@ def append(state: State | None, prefix: str, new: Kept) -> Kept:
     """The kept senders of a state followed by new ones."""
     if state is None or f"{prefix}v" not in state.tensors:
         return new
-    joined = {n: torch.cat([state.tensors[prefix + n], x], new.axes[n]) for n, x in new.tensors.items()}
-    return Kept(joined, new.axes, torch.cat([state.tensors[f"{prefix}valid"], new.valid], 1))
+    axes = new.axes
+    joined = {n: torch.cat([state.require(prefix + n, x, axes[n]), x], axes[n]) for n, x in new.tensors.items()}
+    return Kept(joined, axes, torch.cat([state.tensors[f"{prefix}valid"], new.valid], 1))
 
 
 def last(kept: Kept, limit: int | None, missing: Tensor | None) -> Kept:
-    """The last `limit` senders of each row (all of them for None); `missing` (B,) ones at the end do not exist."""
+    """The last `limit` senders of each row (all of them for None); `missing` (B,) ones at the end do not exist.
+
+    What is returned owns its memory: a ring of 8 does not hold the million keys of the call that it was cut from.
+    """
     count = kept.valid.shape[1]
     size = count if limit is None else min(limit, count)
     if missing is None:
-        tensors = {n: x.narrow(kept.axes[n], count - size, size) for n, x in kept.tensors.items()}
-        return Kept(tensors, kept.axes, kept.valid[:, count - size :])
+        tensors = {n: x.narrow(kept.axes[n], count - size, size).clone() for n, x in kept.tensors.items()}
+        return Kept(tensors, kept.axes, kept.valid[:, count - size :].clone())
     index = torch.arange(count - size, count, device=missing.device) - missing[:, None]
     valid = kept.valid.gather(1, index.clamp(min=0)) & (index >= 0)
     return Kept({n: _pick(x, index.clamp(min=0), kept.axes[n]) for n, x in kept.tensors.items()}, kept.axes, valid)
@@ -75,7 +76,7 @@ def first(state: State | None, new: Kept, chunk: Chunk, position: Tensor) -> Kep
         found = _pick(x, safe, new.axes[name]) if n else _blank(x, new.axes[name], position.shape[1])
         shape = [1] * x.dim()
         shape[0], shape[new.axes[name]] = here.shape
-        old = state.tensors[f"sink_{name}"] if had and state is not None else torch.zeros_like(found)
+        old = state.require(f"sink_{name}", found) if had and state is not None else torch.zeros_like(found)
         tensors[name] = torch.where(here.view(shape), found, old)
     found_valid = new.valid.gather(1, safe) & here if n else torch.zeros_like(here)
     old_valid = state.tensors["sink_valid"] if had and state is not None else torch.zeros_like(here)
@@ -124,7 +125,8 @@ def continued(call: Call) -> tuple[Chunk, Kept, Kept, Call]:
 def run_tail(call: Call, mixer: str, limit: int | None) -> tuple[Tensor, State]:
     """One call of a stream that keeps senders: all receivers against what was kept and the chunk itself."""
     chunk, new, everything, whole = continued(call)
-    tensors = named("tail_", last(everything, limit, chunk.missing))
+    grown = limit is None and call.state is not None and chunk.missing is None  # then `append` has made a copy
+    tensors = named("tail_", everything if grown else last(everything, limit, chunk.missing))
     operands = whole.operands()
     edges = call.edges.resolve(operands, call.weights) if call.edges.content else call.edges
     extra = None
