@@ -101,3 +101,14 @@ def stack_slots(rows: list[Slots], at: Layout) -> Slots:
     offset = join([r.offset for r in rows], 0)
     assert index is not None and count is not None and offset is not None
     return Slots(index, count, offset, at, join([r.taps for r in rows], 0), join([r.edges for r in rows], 0))
+
+
+def concatenate(parts: list[EdgeList], at: Layout) -> EdgeList:
+    """The edges of a layout's blocks of receivers, in that order, as one list."""
+    device, g = at.q_pos.device, len(at.grid)
+    empty = torch.zeros(0, dtype=torch.int64, device=device)
+    parts = parts or [EdgeList(empty, empty, empty.new_zeros(0, g), at.queries, at.keys)]
+    receiver, sender, offset = (torch.cat([getattr(p, f) for p in parts]) for f in ("receiver", "sender", "offset"))
+    counts = [p.count for p in parts]
+    many = None if any(c is None for c in counts) else torch.cat([c for c in counts if c is not None])
+    return EdgeList(receiver, sender, offset, at.queries, at.keys, many)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from quadform._errors import Refused
 from quadform.algebra._description import Checks, Description, description
-from quadform.algebra._edge_list import EdgeList, stack_slots
+from quadform.algebra._edge_list import EdgeList, concatenate, stack_slots
 from quadform.algebra._layout import Layout, pair_offsets
 from quadform.algebra._reach import Reach, band_columns, larger, smaller, union
 from quadform.algebra._views import Pairs, Slots
@@ -122,7 +122,7 @@ class Edges(Description):
             offset = pair_offsets(piece)[0, 0][receiver, sender]
             many = None if count.dtype == torch.bool else count[receiver, sender]
             parts.append(EdgeList(receiver + first, sender + columns.start, offset, at.queries, at.keys, many))
-        return _concatenate(parts, at)
+        return concatenate(parts, at)
 
     def __and__(self, other: Edges) -> And:
         return And(self, other)
@@ -133,16 +133,6 @@ class Edges(Description):
     @property
     def T(self) -> Edges:
         return Transposed(self)
-
-
-def _concatenate(parts: list[EdgeList], at: Layout) -> EdgeList:
-    device, g = at.q_pos.device, len(at.grid)
-    empty = torch.zeros(0, dtype=torch.int64, device=device)
-    parts = parts or [EdgeList(empty, empty, empty.new_zeros(0, g), at.queries, at.keys)]
-    receiver, sender, offset = (torch.cat([getattr(p, f) for p in parts]) for f in ("receiver", "sender", "offset"))
-    counts = [p.count for p in parts]
-    many = None if any(c is None for c in counts) else torch.cat([c for c in counts if c is not None])
-    return EdgeList(receiver, sender, offset, at.queries, at.keys, many)
 
 
 @dataclass(frozen=True)
