@@ -100,8 +100,7 @@ def pad(x: Tensor, frame: Frame, fill: float = 0.0) -> Tensor:
         axis = d - len(frame.grid)
         low, high = frame.low[d], frame.high[d]
         if frame.border in ("replicate", "circular", "reflect") and size:
-            point = torch.arange(-low, size + high, device=x.device)
-            index, _ = border_map(point, torch.tensor(size, device=x.device), frame.border)
+            index = _border_index(frame, d, x.device)
             x = x.index_select(axis, index)
         elif low or high:
             widths = [0, 0] * (len(frame.grid) - 1 - d) + [low, high]
@@ -114,15 +113,20 @@ def unpad(x: Tensor, frame: Frame) -> Tensor:
     """The adjoint of `pad`: what lies on a border goes back to the sender that stands there."""
     for d, size in enumerate(frame.grid):
         axis = d - len(frame.grid)
-        low, high = frame.low[d], frame.high[d]
+        low = frame.low[d]
         if frame.border in ("replicate", "circular", "reflect") and size:
-            point = torch.arange(-low, size + high, device=x.device)
-            index, _ = border_map(point, torch.tensor(size, device=x.device), frame.border)
+            index = _border_index(frame, d, x.device)
             x = x.new_zeros(_resized(x.shape, axis, size)).index_add(axis, index, x)
         else:
             missing = max(size - (x.shape[axis] - low), 0)
             x = F.pad(x, [0, 0] * (len(frame.grid) - 1 - d) + [0, missing]).narrow(axis, low, size)
     return x
+
+
+def _border_index(frame: Frame, d: int, device: torch.device) -> Tensor:
+    """The sender that stands in each cell of the padded dimension d, for a border that maps to senders."""
+    point = torch.arange(-frame.low[d], frame.grid[d] + frame.high[d], device=device)
+    return border_map(point, torch.tensor(frame.grid[d], device=device), frame.border)[0]
 
 
 def _resized(shape: torch.Size, axis: int, size: int) -> list[int]:
