@@ -15,7 +15,7 @@ from quadform.inspect._write import write_whole
 if TYPE_CHECKING:
     from rich.table import Table
 
-SCHEMA = "quadform/inspect/1"
+SCHEMA = "quadform/inspect/2"
 LEVELS = (0.05, 0.10, 0.20)
 TIE = 0.001
 """Errors that differ by less are a tie, which the form named first wins."""
@@ -32,24 +32,60 @@ class FormError:
 
 @dataclass(frozen=True)
 class FormInfo:
-    """A form that heads were compared with."""
+    """A form that heads were compared with, and the kind of head that it fits, such as "convolution"."""
 
     letter: str
     description: str
     oracle: bool
+    kind: str
+
+
+@dataclass(frozen=True)
+class FormCost:
+    """What one call of a form costs for one sequence and all heads of a layer.
+
+    Attributes:
+        seconds: measured on this machine; None where it was not (see `Report.timing`).
+        flops: floating-point operations, by the form's own count.
+        state: bytes that a stream must keep; None where the form does not stream.
+    """
+
+    seconds: float | None
+    flops: float
+    state: int | None
+
+
+@dataclass(frozen=True)
+class Timing:
+    """On what the seconds of the costs were measured, or in a sentence why they were not."""
+
+    machine: str
+    threads: int
+    refusal: str | None
 
 
 @dataclass(frozen=True)
 class Head:
-    """One attention head: errors by form, structure statistics by name, and what to draw."""
+    """One attention head.
 
+    Attributes:
+        kind: what the head is: the kind of the simplest form that fits it; None where none does (see `Report.kinds`).
+        errors: by form; a form that does not apply to the layer is left out (see `Layer.refusals`).
+        structure: statistics of the weights by name; None where one is not defined.
+        bounds: lower bounds on the relative error of the weights, ||A - A'|| / ||A||, that no A' of the family can beat:
+            {"kernel": {"16": 0.31, ...}, "hybrid": {...}} by the number of features; empty where not computed.
+        views: what to draw.
+    """
+
+    kind: str | None
     errors: dict[str, FormError]
-    structure: dict[str, float]
+    structure: dict[str, float | None]
+    bounds: dict[str, dict[str, float]]
     views: Views
 
     def error(self, form: str, metric: Metric = "raw") -> float:
-        """The error of a form; infinite where the centred one is not defined."""
-        value = getattr(self.errors[form], metric)
+        """The error of a form; infinite where it does not apply or the centred one is not defined."""
+        value = getattr(self.errors[form], metric) if form in self.errors else None
         return float("inf") if value is None else float(value)
 
     def best(self, metric: Metric = "raw", among: Sequence[str] | None = None) -> tuple[str, float]:
@@ -61,12 +97,39 @@ class Head:
 
 @dataclass(frozen=True)
 class Layer:
-    """One call of one attention module: its name, which call of a shared module it is, and its mask's kind."""
+    """One call of one attention module.
+
+    Attributes:
+        module: the module's name in the model.
+        call: which call of a shared module it is.
+        role: "self" or "cross".
+        causal: no query sees a later key.
+        structured: the mask holds more than padding and causality.
+        queries, keys: numbers of tokens.
+        grid: cells in each dimension; one number for a text or a sound.
+        special: class and register tokens before the grid; their rows are not measured.
+        head_dim: dimension of q and k.
+        kv_heads: key-value heads.
+        extras: what the scores hold beside scaling q'k, such as "bias", "softcap", "sink".
+        refusals: why a form does not apply to this layer, by form.
+        costs: by form, and under "attention" what the layer's own softmax attention costs.
+        heads: in order.
+    """
 
     module: str
     call: int
+    role: str
     causal: bool
     structured: bool
+    queries: int
+    keys: int
+    grid: tuple[int, ...]
+    special: int
+    head_dim: int
+    kv_heads: int
+    extras: tuple[str, ...]
+    refusals: dict[str, str]
+    costs: dict[str, FormCost]
     heads: tuple[Head, ...]
 
 
@@ -83,13 +146,15 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """What every attention head of a model is, measured on text that nothing was fitted to.
+    """What every attention head of a model is, measured on inputs that nothing was fitted to.
 
     Attributes:
         model: the name that the report carries.
-        text: where the sequences came from.
+        text: where the inputs came from.
         reproduction: the largest relative error of the captured computation against the model's own.
-        forms: the forms compared, by name, in the order of the tables.
+        forms: the forms compared, by name, in the order of the tables, simplest first.
+        timing: on what the costs were measured.
+        complete: False when measuring was interrupted, so that the sections hold fewer sequences than asked for.
         sections: one for each length.
     """
 
@@ -97,6 +162,8 @@ class Report:
     text: str
     reproduction: float
     forms: dict[str, FormInfo]
+    timing: Timing
+    complete: bool
     sections: tuple[Section, ...]
 
     def section(self, length: int | None = None) -> Section:
@@ -179,14 +246,23 @@ class Report:
 
 def _report(data: dict[str, Any]) -> Report:
     forms = {name: FormInfo(**form) for name, form in data.pop("forms").items()}
-    return Report(**{**data, "forms": forms, "sections": tuple(_section(section) for section in data["sections"])})
+    sections = tuple(_section(section) for section in data.pop("sections"))
+    return Report(**{**data, "forms": forms, "timing": Timing(**data.pop("timing")), "sections": sections})
 
 
 def _section(data: dict[str, Any]) -> Section:
-    layers = tuple(
-        Layer(**{**layer, "heads": tuple(_head(head) for head in layer["heads"])}) for layer in data["layers"]
-    )
+    layers = tuple(_layer(layer) for layer in data["layers"])
     return Section(**{**data, "tokens": tuple(data["tokens"]), "layers": layers})
+
+
+def _layer(data: dict[str, Any]) -> Layer:
+    parts = {
+        "grid": tuple(data["grid"]),
+        "extras": tuple(data["extras"]),
+        "costs": {form: FormCost(**cost) for form, cost in data["costs"].items()},
+        "heads": tuple(_head(head) for head in data["heads"]),
+    }
+    return Layer(**{**data, **parts})
 
 
 def _head(data: dict[str, Any]) -> Head:

@@ -25,17 +25,21 @@ class Views:
         side: the matrix view has side x side cells.
         peak: the weight that the level 255 stands for.
         matrix: base64 of side * side bytes, rows first: 255 * sqrt(mean weight of the cell / peak).
-        kernel: mean weight for each j - i from -reach to reach.
+        kernel: mean weight for each j - i, from -reach to reach in every dimension, the last one fastest; empty for
+            cross-attention, where j - i means nothing.
+        reach: in each dimension of the grid.
         edges: [receiver, sender, weight] within the excerpt, strongest first.
         edge_share: share of the excerpt's weight that these edges carry, the rest of the sequence included.
-        distances: tokens d.
-        beyond_past, beyond_future: mean weight, sinks apart, on keys more than d tokens before or after.
+        distances: tokens d; on a grid, cells in the dimension where they are most.
+        beyond_past, beyond_future: mean weight, sinks apart, on keys more than d before or after in reading order;
+            empty for cross-attention.
     """
 
     side: int
     peak: float
     matrix: str
     kernel: list[float]
+    reach: list[int]
     edges: list[tuple[int, int, float]]
     edge_share: float
     distances: list[int]
