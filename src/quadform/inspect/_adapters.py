@@ -34,7 +34,7 @@ _adapters: list[_Adapter] = []
 
 # Integrations register here when they are imported. They import this package, so it names them as strings and loads
 # them only when a model arrives that no registered adapter accepts.
-_PROVIDERS = ("quadform.integrations.hugging_face",)
+_PROVIDERS = ("quadform.integrations.hugging_face", "quadform.integrations.timm", "quadform.integrations.torch_nn")
 
 
 def register_capture(accepts: Callable[[nn.Module], bool], capture: Callable[[], Capture]) -> None:

@@ -1,0 +1,268 @@
+"""Capture of modules that call PyTorch's own attention functions: nothing in the model is replaced."""
+
+from __future__ import annotations
+
+import inspect as source
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules import module as hooks
+from torch.overrides import TorchFunctionMode
+
+from quadform._errors import ArgumentError, QuadformError
+from quadform.inspect import Batch, Captured, Grid, Receive
+from quadform.integrations import _attention_calls as calls
+
+TOLERANCE = 1e-6
+FindGrid = Callable[[nn.Module, Batch], "Grid | None"]
+Prepare = Callable[[nn.Module], AbstractContextManager[None]]
+
+_CALLS = re.compile(r"scaled_dot_product_attention\(|multi_head_attention_forward\(")
+_BY_HAND = re.compile(
+    r"softmax\(.*?(@|matmul\(|bmm\(|einsum\()|flex_attention\(|memory_efficient_attention\(", re.DOTALL
+)
+_CROSS = re.compile(r"cross|encoder_attn|enc_?dec", re.IGNORECASE)
+_SIGNATURE = source.signature(F.multi_head_attention_forward)
+
+
+class ModuleCapture:
+    """Captures `scaled_dot_product_attention` and `multi_head_attention_forward`, which nn.MultiheadAttention calls.
+
+    A batch holds the keyword arguments of the model; one that the model does not know by name, such as pixel_values,
+    becomes its first argument.
+
+    Args:
+        grid: finds where the tokens stand.
+        prepare: makes a model call the functions, for the time of a captured run.
+    """
+
+    def __init__(self, grid: FindGrid | None = None, prepare: Prepare | None = None) -> None:
+        self.grid, self.prepare = grid, prepare
+
+    def run(self, model: nn.Module, batch: Batch, receive: Receive) -> None:
+        """Runs a batch, handing over each attention call; every attention module must run at least once."""
+        self._run(model, batch, receive)
+
+    def check(self, model: nn.Module, batch: Batch) -> float:
+        """Largest relative difference, ||a - b|| / ||a|| over unpadded rows, of the captured run's outputs.
+
+        Raises:
+            QuadformError: it exceeds 1e-6, or the unit of the model's dtype when that is coarser.
+        """
+        own = tensors(_forward(model, batch))
+        output, recorder = self._run(model, batch, lambda _: None)
+        ours = tensors(output)
+        if not own:
+            raise QuadformError("the model returned no floating-point tensor to compare the captured run with")
+        return max(_difference(type(model).__name__, name, own[name], ours[name], recorder) for name in own)
+
+    def _run(self, model: nn.Module, batch: Batch, receive: Receive) -> tuple[Any, Recorder]:
+        if model.training:
+            raise ArgumentError("model", "a model in evaluation mode (call model.eval())", "one in training mode")
+        expected = attention_modules(model)
+        recorder = Recorder(model, receive, self.grid(model, batch) if self.grid else None)
+        with self.prepare(model) if self.prepare else nullcontext(), recorder.recording():
+            output = _forward(model, batch)
+        if silent := [name for name in expected if name not in recorder.calls]:
+            raise QuadformError(
+                f"attention modules that never ran in capture, or not through PyTorch's attention functions: "
+                f"{', '.join(silent)}"
+            )
+        return output, recorder
+
+
+class Recorder(TorchFunctionMode):
+    """Within `recording()`, computes every attention call itself and hands it over under its module's name.
+
+    Attributes:
+        calls: how often each module computed attention.
+        rows: by their shape (B, N), the tokens that are no padding.
+    """
+
+    def __init__(self, model: nn.Module, receive: Receive, grid: Grid | None) -> None:
+        super().__init__()
+        self.names = {id(module): name or type(model).__name__ for name, module in model.named_modules()}
+        self.receive, self.grid = receive, grid
+        self.calls: dict[str, int] = {}
+        self.rows: dict[tuple[int, ...], Tensor] = {}
+        self.stack: list[str] = []
+        self.seen: dict[str, Tensor] = {}
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Records, without the fused kernels of torch's encoder layers, which call neither function."""
+        before = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        handles = [
+            hooks.register_module_forward_pre_hook(self._enter),
+            hooks.register_module_forward_hook(self._leave, always_call=True),
+        ]
+        try:
+            with self:
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            torch.backends.mha.set_fastpath_enabled(before)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention:
+            return self._hand_over(calls.scaled_dot_product(self._name(), *args, **kwargs))[0]
+        if func is F.multi_head_attention_forward:
+            return self._multi_head(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        if id(module) in self.names:
+            self.stack.append(self.names[id(module)])
+            if isinstance(module, nn.MultiheadAttention) and any(getattr(x, "is_nested", False) for x in args):
+                raise QuadformError(f"{self.stack[-1]}: a nested tensor; pass a padded one and its mask")
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        if id(module) in self.names:
+            self.stack.pop()
+
+    def _name(self) -> str:
+        if not self.stack:
+            raise QuadformError("attention was computed outside the captured model's modules")
+        return self.stack[-1]
+
+    def _multi_head(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        bound = _SIGNATURE.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        single = given["query"].ndim == 2
+        if single:
+            given |= {key: given[key].unsqueeze(1) for key in ("query", "key", "value")}
+            if given["key_padding_mask"] is not None:
+                given["key_padding_mask"] = given["key_padding_mask"][None]
+        output, weights = self._hand_over(calls.multi_head(self._name(), given), given["need_weights"])
+        output = F.linear(output.permute(2, 0, 1, 3).flatten(2), given["out_proj_weight"], given["out_proj_bias"])
+        if weights is not None and given["average_attn_weights"]:
+            weights = weights.mean(1)
+        return (output.squeeze(1), weights if weights is None else weights.squeeze(0)) if single else (output, weights)
+
+    def _hand_over(self, call: calls.Call, need_weights: bool = False) -> tuple[Tensor, Tensor | None]:
+        name = self._name()
+        output, weights = calls.evaluate(call) if need_weights else (calls.fused(call), None)
+        number = self.calls.get(name, 0)
+        self.calls[name] = number + 1
+        n, m = call.query.shape[-2], call.key.shape[-2]
+        cross = call.cross if call.cross is not None else n != m or bool(_CROSS.search(name))
+        place, known = name.rpartition(".")[0], None
+        if cross and (before := self.seen.get(place)) is not None and before.shape == (len(call.query), n):
+            known = before
+        captured = Captured(
+            name,
+            number,
+            call.query,
+            call.key,
+            call.value,
+            call.keep,
+            call.scaling,
+            output,
+            bias=call.bias,
+            sink=call.sink,
+            cross=cross,
+            grid=self.grid if self.grid is not None and self.grid.tokens == m else None,
+            queries=known,
+        )
+        if not cross:
+            self.seen[place] = captured.seen
+            shape = tuple(captured.seen.shape)
+            self.rows[shape] = captured.seen & self.rows.get(shape, captured.seen)
+        self.receive(captured)
+        return output, weights
+
+
+def attention_modules(model: nn.Module) -> list[str]:
+    """Names of all modules that compute attention through PyTorch's functions.
+
+    Raises:
+        QuadformError: there is none, a module computes attention by hand, or the model is compiled.
+    """
+    found = []
+    for name, module in model.named_modules():
+        shown = name or type(model).__name__
+        if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
+            raise QuadformError(f"{shown}: a compiled module; capture the model before torch.compile")
+        if calls_attention(module):
+            found.append(shown)
+        elif _BY_HAND.search(_forward_source(type(module))):
+            raise QuadformError(
+                f"{shown} ({type(module).__module__}.{type(module).__name__}) computes attention in its own way, not "
+                "through PyTorch's attention functions, so it cannot be captured"
+            )
+    if not found:
+        raise QuadformError(f"{type(model).__name__}: no module calls PyTorch's attention functions")
+    return found
+
+
+def calls_attention(module: nn.Module) -> bool:
+    """Whether a module is an nn.MultiheadAttention or its forward calls one of PyTorch's attention functions."""
+    return isinstance(module, nn.MultiheadAttention) or bool(_CALLS.search(_forward_source(type(module))))
+
+
+def derives_from(model: nn.Module, library: str) -> bool:
+    """Whether a class of the model's is from a library; imports nothing."""
+    return any(base.__module__.partition(".")[0] == library for base in type(model).__mro__)
+
+
+def tensors(output: Any, name: str = "output") -> dict[str, Tensor]:
+    """The floating-point tensors inside an output, by their path."""
+    if isinstance(output, Tensor):
+        return {name: output} if output.is_floating_point() else {}
+    if isinstance(output, Mapping):
+        parts = [(f"{name}.{key}", value) for key, value in output.items()]
+    elif isinstance(output, tuple | list):
+        parts = [(f"{name}[{at}]", value) for at, value in enumerate(output)]
+    else:
+        parts = []
+    return {key: tensor for path, part in parts for key, tensor in tensors(part, path).items()}
+
+
+def _forward(model: nn.Module, batch: Batch) -> Any:
+    parameters = source.signature(model.forward).parameters
+    first = next(iter(parameters), "")
+    unknown = [key for key in batch if key not in parameters]
+    if len(unknown) == 1 and first not in batch:
+        return model(batch[unknown[0]], **{key: value for key, value in batch.items() if key != unknown[0]})
+    return model(**batch)
+
+
+def _difference(model: str, name: str, own: Tensor, ours: Tensor, recorder: Recorder) -> float:
+    own, ours = (_unpadded(tensor, recorder.rows) for tensor in (own, ours))
+    if not bool(torch.isfinite(own).all()):
+        raise QuadformError(f"{model}: its {name} is not finite (NaN or infinity)")
+    norm = float(own.double().norm())
+    error = float((own.double() - ours.double()).norm()) / norm if norm else 0.0
+    if not error <= max(TOLERANCE, torch.finfo(own.dtype).eps):
+        raise QuadformError(
+            f"{model}: the captured computation changes its {name} by {error:.1e} (tolerance {TOLERANCE:.0e}), so its "
+            "attention is not what capture takes it for"
+        )
+    return error
+
+
+def _unpadded(tensor: Tensor, rows: Mapping[tuple[int, ...], Tensor]) -> Tensor:
+    """The rows of a (B, N, ...) or (N, B, ...) tensor that are no padding; where B = N those that are none either way."""
+    shape = tuple(tensor.shape[:2])
+    found = [rows[shape]] if shape in rows else []
+    if shape[::-1] in rows and len(shape) == 2:
+        found.append(rows[shape[::-1]].T)
+    for mask in found[1:]:
+        found[0] = found[0] & mask
+    return tensor[found[0]] if found else tensor
+
+
+def _forward_source(kind: type[nn.Module]) -> str:
+    try:
+        return source.getsource(kind.forward)
+    except (OSError, TypeError):
+        return ""

@@ -1,0 +1,25 @@
+"""The capture adapter for plain PyTorch modules."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from quadform.inspect import Capture, Grid
+from quadform.integrations._module_capture import ModuleCapture, calls_attention, derives_from
+
+
+def torch_capture(grid: Grid | None = None) -> Capture:
+    """Capture of any module that computes attention by nn.MultiheadAttention or PyTorch's attention functions.
+
+    Args:
+        grid: where the tokens stand, such as `Grid((14, 14), special=1)`; used by calls with as many keys.
+    """
+    return ModuleCapture(None if grid is None else lambda model, batch: grid)
+
+
+def has_attention(model: nn.Module) -> bool:
+    """Whether a model is one for `torch_capture`: with attention inside, and of no library with an own adapter."""
+    modules = list(model.modules())
+    if derives_from(model, "transformers") or any(derives_from(module, "timm") for module in modules):
+        return False
+    return any(calls_attention(module) for module in modules)
