@@ -53,10 +53,12 @@ from quadform.algebra import (
 )
 from quadform.convert import Certificate as Certificate, Converted as Converted, convert as convert
 from quadform.forms import (
+    Calibration as Calibration,
     Explanation as Explanation,
     State as State,
     attend as attend,
     backends as backends,
+    calibrate as calibrate,
     explain as explain,
     init_state as init_state,
     prefill as prefill,

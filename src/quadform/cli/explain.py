@@ -86,5 +86,13 @@ def _table(described: Explanation) -> Table:
             f"{form['seconds'] * 1e3:.3f}",
             mark,
         )
-    table.caption = "Times are predicted by a static model of a small CPU: they rank the forms."
+    table.caption = _caption(described)
     return table
+
+
+def _caption(described: Explanation) -> str:
+    if described.calibration is None:
+        speed = "static rates of a small CPU; `quadform calibrate` measures this machine's"
+    else:
+        speed = f"this machine's rates, measured on {described.calibration.date}"
+    return f"Times are predicted and rank the forms, by {speed}."

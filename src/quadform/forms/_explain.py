@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import Tensor
@@ -11,17 +11,24 @@ from torch import Tensor
 from quadform.algebra import Edges, Weights
 from quadform.forms._call import build_call
 from quadform.forms._form import Cost
+from quadform.forms._rates import STATIC, Calibration, calibration
 from quadform.forms._registry import FORMS
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Costs and refusals of one call, and the form that "auto" takes."""
+    """Costs and refusals of one call, the form that "auto" takes, and the calibration that its times rest on, if any."""
 
     edges: Edges
     weights: Weights
     costs: Mapping[str, Cost]
     refusals: Mapping[str, str]
+    calibration: Calibration | None = None
+
+    @property
+    def source(self) -> str:
+        """What the predicted times rest on: "static", or "calibrated" and the day."""
+        return "static" if self.calibration is None else f"calibrated {self.calibration.date}"
 
     @property
     def chosen(self) -> str | None:
@@ -42,7 +49,14 @@ class Explanation:
                     "state_bytes": cost.state,
                     "seconds": cost.seconds,
                 }
-        return {"edges": str(self.edges), "weights": str(self.weights), "chosen": self.chosen, "forms": forms}
+        rates = STATIC if self.calibration is None else self.calibration.rates
+        return {
+            "edges": str(self.edges),
+            "weights": str(self.weights),
+            "chosen": self.chosen,
+            "rates": {**asdict(rates), "source": self.source},
+            "forms": forms,
+        }
 
     def __str__(self) -> str:
         lines = [f"{self.weights} on {self.edges}"]
@@ -57,7 +71,7 @@ class Explanation:
                 f"{mark} {name:<12} {cost.flops / 1e9:10.3f} GFLOP {cost.bytes / 1e6:10.2f} MB"
                 f"   state {state:>14}   {cost.seconds * 1e3:9.3f} ms predicted"
             )
-        return "\n".join(lines)
+        return "\n".join([*lines, f"  times by rates: {self.source}"])
 
 
 def explain(
@@ -77,8 +91,9 @@ def explain(
 ) -> Explanation:
     """FLOPs, bytes, state size and predicted time of each form for a call, or the reason of its refusal.
 
-    Arguments as in `attend`; nothing is computed, so tensors on the "meta" device do. Times come from a static model of a
-    small CPU: they rank forms, they are not measurements.
+    Arguments as in `attend`; nothing is computed, so tensors on the "meta" device do. Times come from a model that
+    ranks forms, with the rates of a small CPU, or with this machine's where `calibrate` has measured them; they are not
+    measurements of the call.
 
     Errors: ArgumentError as in `attend`.
     """
@@ -86,4 +101,4 @@ def explain(
     call = build_call(q, k, v, edges, weights, tensors, lengths, key_mask, positions, grid, **options)
     refusals = {name: reason for name, form in FORMS.items() if (reason := form.refusal(call)) is not None}
     costs = {name: form.cost(call) for name, form in FORMS.items() if name not in refusals}
-    return Explanation(edges, weights, costs, refusals)
+    return Explanation(edges, weights, costs, refusals, calibration())

@@ -8,10 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from quadform.forms._call import Call
-
-FLOPS_PER_SECOND = 6e10
-BYTES_PER_SECOND = 1e10
-SECONDS_PER_STEP = 2e-5
+from quadform.forms._rates import rates
 
 
 @dataclass(frozen=True)
@@ -34,9 +31,10 @@ class Cost:
 
     @property
     def seconds(self) -> float:
-        """max(arithmetic, traffic) plus the fixed time of the steps, with static rates of a small CPU."""
-        work = max(self.flops / (FLOPS_PER_SECOND * self.efficiency), self.bytes / BYTES_PER_SECOND)
-        return work + self.steps * SECONDS_PER_STEP
+        """max(arithmetic, traffic) plus the fixed time of the steps, by the rates that `calibrate` measured or static ones."""
+        speed = rates()
+        work = max(self.flops / (speed.flops_per_second * self.efficiency), self.bytes / speed.bytes_per_second)
+        return work + self.steps * speed.seconds_per_step
 
 
 class Form(Protocol):
