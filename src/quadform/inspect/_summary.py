@@ -1,0 +1,186 @@
+"""What a report says, in sentences that do not flatter."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from quadform.inspect._report import Head, Layer, Metric, Report
+
+FIT, LOOSE = 0.10, 0.20
+FEATURES = "64"
+"""The number of features whose bound is put into words, where it was computed."""
+
+
+def summarise(report: Report, length: int | None = None) -> list[str]:
+    """Sentences about the heads at a length: what fits, what does not, what cannot, and what would not be faster."""
+    section = report.section(length)
+    heads = report.heads(section.length)
+    if not heads:
+        return [f"Nothing was measured at {section.length} tokens."]
+    sentences = [] if report.complete else ["Measuring was interrupted: these numbers rest on fewer sequences than asked for."]
+    sentences += [_fits(report, heads), _nothing(report, heads), _medians(report, heads)]
+    sentences += [*_mean(report, heads), *_oracles(report, heads), *_bounds(heads)]
+    sentences += _costs(report, section.layers, section.length)
+    return sentences + _refusals(report, section.layers)
+
+
+def median_error(report: Report, name: str, metric: Metric, length: int | None) -> float:
+    """Median over heads of the error of a form, or of the "best" one as in `Report.summary`."""
+    among = {"best": report.cheaper_forms(), "best of all": list(report.forms)}.get(name, [name])
+    return statistics.median(head.best(metric, among)[1] for head in report.heads(length))
+
+
+def _fits(report: Report, heads: Sequence[Head]) -> str:
+    """The centred error decides: a form that only gets the mean output right does not fit."""
+    forms = report.cheaper_forms()
+    counts = {name: sum(head.error(name, "centred") <= FIT for head in heads) for name in forms}
+    found = sorted((name for name in forms if counts[name]), key=lambda name: -counts[name])
+    none = [name for name in forms if not counts[name]]
+    if not found:
+        return f"None of {len(heads)} heads fits a cheaper form within {FIT:.0%} (centred)."
+    listed = [f"{counts[name]} {'fits' if counts[name] == 1 else 'fit'} {name}" for name in found]
+    text = f"Of {len(heads)} heads, within {FIT:.0%} (centred): {_join(listed)}"
+    return text + (f"; none fits {_join(none, 'or')}." if none else ".")
+
+
+def _nothing(report: Report, heads: Sequence[Head]) -> str:
+    beyond = {metric: _beyond(report, heads, metric) for metric in ("centred", "raw")}
+    return (
+        f"{_count(beyond['centred'], heads)} {_verb(beyond['centred'], 'fits', 'fit')} nothing cheaper within "
+        f"{LOOSE:.0%} (centred); by the raw error, which counts a right mean as success, {beyond['raw']}."
+    )
+
+
+def _beyond(report: Report, heads: Sequence[Head], metric: str) -> int:
+    forms = report.cheaper_forms()
+    return sum(head.best("raw" if metric == "raw" else "centred", forms)[1] > LOOSE for head in heads)
+
+
+def _medians(report: Report, heads: Sequence[Head]) -> str:
+    forms = report.cheaper_forms()
+    raw, centred = (
+        statistics.median(head.best("raw" if raw else "centred", forms)[1] for head in heads) for raw in (True, False)
+    )
+    text = f"The best cheaper form has a median error of {percent(raw)} raw and {percent(centred)} centred"
+    if (baseline := _baseline(report)) is None:
+        return text + "."
+    mean = statistics.median(head.error(baseline) for head in heads)
+    return f"{text}; replacing attention by the mean of v has {percent(mean)} raw."
+
+
+def _mean(report: Report, heads: Sequence[Head]) -> list[str]:
+    baseline = _baseline(report)
+    others = [name for name in report.cheaper_forms() if name != baseline]
+    if baseline is None or not others:
+        return []
+    worse = sum(head.error(baseline) <= head.best("raw", others)[1] for head in heads)
+    return [f"On {_count(worse, heads)} no cheaper form does better than the mean of v."] if worse else []
+
+
+def _oracles(report: Report, heads: Sequence[Head]) -> list[str]:
+    sentences = []
+    for name in (name for name, form in report.forms.items() if form.oracle):
+        beyond = sum(head.error(name, "centred") > FIT for head in heads)
+        if beyond:
+            text = f"Even {name}, an oracle that saves nothing, misses {FIT:.0%} (centred) on {_count(beyond, heads)}."
+            sentences.append(text)
+    return sentences
+
+
+def _bounds(heads: Sequence[Head]) -> list[str]:
+    sentences = []
+    for family in dict.fromkeys(family for head in heads for family in head.bounds):
+        known = [head.bounds[family] for head in heads if head.bounds.get(family)]
+        features = [FEATURES] if any(FEATURES in bound for bound in known) else [_largest(known)]
+        for count in features:
+            values = [bound[count] for bound in known if count in bound]
+            beyond, of = sum(value > FIT for value in values), len(values)
+            what = f"{'hybrid with a' if family == 'hybrid' else family} with {count} features"
+            what = f"hybrid with a kernel of {count} features" if family == "hybrid" else what
+            if beyond:
+                text = f"No {what} can come within {FIT:.0%} of the weights of {beyond} of {of} heads, however trained."
+            else:
+                text = f"No head's weights rule out a {what} within {FIT:.0%}; that a trained one gets there is not shown."
+            sentences.append(text)
+    return sentences
+
+
+def _largest(known: Sequence[dict[str, float]]) -> str:
+    return max((count for bound in known for count in bound), key=int)
+
+
+def _costs(report: Report, layers: Sequence[Layer], length: int) -> list[str]:
+    if report.timing.refusal is not None or not any(layer.costs for layer in layers):
+        reason = report.timing.refusal or "no costs were computed"
+        return [f"Nothing was timed ({reason}), so no form is known to be cheaper here."]
+    slower, faster = [], []
+    for name in report.cheaper_forms():
+        if (pair := seconds(layers, name)) is not None:
+            text = f"{name} ({milliseconds(pair[0])} against {milliseconds(pair[1])})"
+            (faster if pair[0] < pair[1] else slower).append(text)
+    where = f"at {length} tokens on this machine ({report.timing.machine}, {_threads(report)})"
+    sentences = []
+    if slower:
+        sentences.append(f"Not cheaper than attention {where}, mean per layer: {_join(slower)}.")
+    if faster:
+        sentences.append(f"Cheaper than attention {where}, mean per layer: {_join(faster)}.")
+    return sentences
+
+
+def seconds(layers: Sequence[Layer], form: str) -> tuple[float, float] | None:
+    """(form, attention): mean measured seconds per layer, over the layers where both are known; None without any."""
+    pairs = []
+    for layer in layers:
+        own, attention = layer.costs.get(form), layer.costs.get("attention")
+        if own and attention and own.seconds is not None and attention.seconds is not None:
+            pairs.append((own.seconds, attention.seconds))
+    if not pairs:
+        return None
+    return sum(own for own, _ in pairs) / len(pairs), sum(attention for _, attention in pairs) / len(pairs)
+
+
+def _refusals(report: Report, layers: Sequence[Layer]) -> list[str]:
+    sentences = []
+    for name in report.forms:
+        reasons = [layer.refusals[name] for layer in layers if name in layer.refusals]
+        if reasons:
+            where = "any layer" if len(reasons) == len(layers) else f"{len(reasons)} of {len(layers)} layers"
+            sentences.append(f"{name} does not apply to {where}: {_join(list(dict.fromkeys(reasons)), 'or')}.")
+    return sentences
+
+
+def _baseline(report: Report) -> str | None:
+    return next((name for name, form in report.forms.items() if form.kind == "mean" or name == "mean"), None)
+
+
+def _threads(report: Report) -> str:
+    return "1 thread" if report.timing.threads == 1 else f"{report.timing.threads} threads"
+
+
+def _count(count: int, heads: Sequence[Head]) -> str:
+    return f"{count} of {len(heads)} heads"
+
+
+def _verb(count: int, one: str, many: str) -> str:
+    return one if count == 1 else many
+
+
+def _join(parts: Iterable[str], word: str = "and") -> str:
+    """"a, b and c"."""
+    *head, last = parts
+    return f"{', '.join(head)} {word} {last}" if head else last
+
+
+def percent(value: float) -> str:
+    """Two significant digits below 10 %, whole numbers from there; "undefined" for an infinite one."""
+    if value == float("inf"):
+        return "undefined"
+    return f"{100 * value:.1f} %" if value < 0.1 else f"{100 * value:.0f} %"
+
+
+def milliseconds(value: float) -> str:
+    """Three significant digits."""
+    return f"{1000 * value:.3g} ms"
