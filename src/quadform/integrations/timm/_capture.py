@@ -7,11 +7,14 @@ from contextlib import contextmanager
 
 from torch import nn
 
+from quadform._errors import QuadformError
 from quadform.inspect import Batch, Capture, Grid
-from quadform.integrations._module_capture import ModuleCapture, calls_attention, derives_from
+from quadform.integrations._module_capture import ModuleCapture, derives_from
 
 _SWITCH = "fused_attn"
 """The attribute by which timm's attention modules choose PyTorch's function."""
+
+_CHANNELS = ("XCA",)
 
 
 def timm_capture() -> Capture:
@@ -20,10 +23,8 @@ def timm_capture() -> Capture:
 
 
 def is_timm(model: nn.Module) -> bool:
-    """Whether a model is or contains one of timm's with attention, and is no Hugging Face model."""
-    if derives_from(model, "transformers"):
-        return False
-    return any(derives_from(module, "timm") and calls_attention(module) for module in model.modules())
+    """Whether a model is or contains one of timm's, and is no Hugging Face model; imports nothing."""
+    return not derives_from(model, "transformers") and any(derives_from(part, "timm") for part in model.modules())
 
 
 def patch_grid(model: nn.Module, batch: Batch) -> Grid | None:
@@ -45,7 +46,14 @@ def patch_grid(model: nn.Module, batch: Batch) -> Grid | None:
 
 @contextmanager
 def _fused(model: nn.Module) -> Iterator[None]:
-    """Within it, timm's attention modules call PyTorch's function instead of multiplying by hand."""
+    """Within it, timm's attention modules call PyTorch's function instead of multiplying by hand.
+
+    Raises:
+        QuadformError: a module attends from channels to channels, which has no tokens to report on.
+    """
+    for name, module in model.named_modules():
+        if derives_from(module, "timm") and type(module).__name__ in _CHANNELS:
+            raise QuadformError(f"{name} ({type(module).__name__}) attends over channels, not over tokens")
     changed = [module for module in model.modules() if getattr(module, _SWITCH, None) is False]
     try:
         for module in changed:

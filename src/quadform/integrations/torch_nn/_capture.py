@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from quadform.inspect import Capture, Grid
-from quadform.integrations._module_capture import ModuleCapture, calls_attention, derives_from
+from quadform.integrations._module_capture import ModuleCapture, by_hand, calls_attention, derives_from
 
 
 def torch_capture(grid: Grid | None = None) -> Capture:
@@ -18,8 +18,11 @@ def torch_capture(grid: Grid | None = None) -> Capture:
 
 
 def has_attention(model: nn.Module) -> bool:
-    """Whether a model is one for `torch_capture`: with attention inside, and of no library with an own adapter."""
+    """Whether a model is one for `torch_capture`: with attention inside, and of no library with an adapter of its own.
+
+    Attention that a module computes by hand counts too: capture then names the module that it refuses.
+    """
     modules = list(model.modules())
     if derives_from(model, "transformers") or any(derives_from(module, "timm") for module in modules):
         return False
-    return any(calls_attention(module) for module in modules)
+    return any(calls_attention(module) or by_hand(module) for module in modules)
