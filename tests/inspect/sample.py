@@ -18,14 +18,17 @@ FORMS = {
     "mean": FormInfo("M", "baseline: the mean of v over the keys that the head may see", False, "mean"),
     "convolution-15": FormInfo("C", "15 weights per head that no input changes", False, "convolution"),
     "window-32": FormInfo("W", "softmax over ±16 tokens (causal heads: the last 32)", False, "window"),
-    "window-32+sinks": FormInfo("S", "softmax over ±16 tokens, the first token and the last one", False, "window"),
-    "graph-16": FormInfo("G", "softmax over 16 senders for each token that no input changes", False, "graph"),
+    "window-32+sinks": FormInfo("S", "softmax over ±16 tokens, the first and the last one", False, "window with sinks"),
+    "graph-16": FormInfo("G", "softmax over 16 senders for each token that no input changes", False, "fixed graph"),
     "kernel-taylor2": FormInfo("K", "the kernel 1 + s + s²/2, which a state of fixed size carries", False, "kernel"),
     "nystrom-16": FormInfo("N", "softmax through 16 landmarks", False, "low rank"),
     "hybrid-32": FormInfo("H", "softmax over ±16 tokens, the kernel elsewhere, one normaliser", False, "hybrid"),
-    "top-16": FormInfo("T", "softmax over each token's 16 strongest edges (an oracle)", True, "sparse"),
+    "top-16": FormInfo("T", "softmax over each token's 16 strongest edges (an oracle)", True, "top-k"),
 }
-WORDS = "[CLS] the quick brown fox jumps over a lazy dog , and <b> then some more words follow until we reach the end of it"
+WORDS = (
+    "[CLS] the quick brown fox jumps over a lazy dog , and <b> then some more words follow until we reach "
+    "the end of it . It is read"
+)
 MAPS = ("local", "sinks", "spread", "shift", "soft", "far")
 
 
@@ -150,8 +153,8 @@ def _errors(scores: Tensor, keep: Tensor, v: Tensor) -> dict[str, FormError]:
     joint = torch.where(near, level.exp(), 1 + level + level**2 / 2).clamp(min=0) * keep
     fixed = torch.zeros_like(keep).scatter_(1, weights.mean(0).topk(16).indices.expand(scores.shape[0], -1), True)
     left, values, right = torch.linalg.svd(weights, full_matrices=False)
-    taps = torch.stack([weights[(j - i) == o].mean() if bool(((j - i) == o).any()) else weights.new_zeros(()) for o in range(-7, 8)])
     offset = (j - i).clamp(-7, 7) + 7
+    taps = torch.stack([torch.nan_to_num(weights[(j - i) == o].mean()) for o in range(-7, 8)])
     strongest = torch.zeros_like(keep).scatter_(1, scores.topk(min(16, keep.sum(-1).max())).indices, True) & keep
 
     def softmax(edges: Tensor) -> Tensor:
@@ -171,10 +174,9 @@ def _errors(scores: Tensor, keep: Tensor, v: Tensor) -> dict[str, FormError]:
     y = weights @ v
     varying = float((y - y.mean(0)).norm())
     constant = varying <= 0.2 * float(y.norm())
-    return {
-        name: FormError(*(float((y - a @ v).norm()) / size if size else None for size in (float(y.norm()), 0.0 if constant else varying)))  # type: ignore[arg-type]
-        for name, a in approximations.items()
-    }
+    misses = {name: float((y - a @ v).norm()) for name, a in approximations.items()}
+    size = float(y.norm())
+    return {name: FormError(miss / size, None if constant else miss / varying) for name, miss in misses.items()}
 
 
 def _bounded(weights: Tensor, causal: bool) -> dict[str, Tensor]:
@@ -184,7 +186,7 @@ def _bounded(weights: Tensor, causal: bool) -> dict[str, Tensor]:
 
 def _tail(block: Tensor, norm: float) -> dict[str, float]:
     values = torch.linalg.svdvals(block.double()).square()
-    return {str(rank): float(values[rank:].sum().sqrt()) / norm for rank in (4, 16, 64)}
+    return {str(rank): float(values[rank:].sum().sqrt()) / norm for rank in (8, 16, 32, 64, 128)}
 
 
 def _structure(weights: Tensor, cross: bool) -> dict[str, float | None]:
@@ -197,7 +199,10 @@ def _structure(weights: Tensor, cross: bool) -> dict[str, float | None]:
         "window_mass": None if cross else min(1.0, near),
         "offset_share": None if cross else float(1 - weights.var() / (weights.var() + weights.mean() ** 2)),
     }
-    return {name: known.get(name, 0.1 * index) for index, name in enumerate(STRUCTURE)}
+    strongest = weights.sort(-1, descending=True).values.cumsum(-1)
+    known["edges_95"] = float((strongest < 0.95).sum(-1).float().mean() + 1)
+    known["rank"] = float((torch.linalg.svdvals(weights) > 0.05 * weights.norm()).sum())
+    return {name: known.get(name) for name in STRUCTURE}
 
 
 def _views(weights: Tensor, grid: tuple[int, ...], special: int, cross: bool) -> Views:
@@ -208,7 +213,8 @@ def _views(weights: Tensor, grid: tuple[int, ...], special: int, cross: bool) ->
     excerpt = weights[:32, :32]
     values, order = excerpt.flatten().topk(40)
     width = excerpt.shape[1]
-    edges = [(at // width, at % width, float(f"{w:.3g}")) for w, at in zip(values.tolist(), order.tolist(), strict=True)]
+    pairs = zip(values.tolist(), order.tolist(), strict=True)
+    edges = [(at // width, at % width, float(f"{weight:.3g}")) for weight, at in pairs]
     reach = [] if cross else [min(64, size - 1) for size in grid]
     i, j = torch.arange(weights.shape[0])[:, None], torch.arange(weights.shape[1])
     distances = [d for d in (0, 1, 2, 4, 8, 16, 31, 64, 127) if d < (max(grid) if len(grid) > 1 else weights.shape[1])]

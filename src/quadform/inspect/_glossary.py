@@ -63,6 +63,15 @@ TERMS: dict[str, tuple[str, str]] = {
 """By key: the word, and one or two sentences."""
 
 
+KEY = ("effective_degree", "sink_mass", "window_mass", "offset_share", "rank")
+"""The statistics that the table of all heads has room for."""
+
+
+def label(statistic: str) -> str:
+    """How a statistic is called on the page."""
+    return statistic.replace("_95", "_for_95 %").replace("_", " ")
+
+
 def unit(statistic: str) -> str:
-    """"share" for a statistic between 0 and 1 that reads as per cent, else "number"."""
-    return "share" if statistic.endswith(("_mass", "_share")) else "number"
+    """ "share" for a statistic between 0 and 1 that reads as per cent, else "number"."""
+    return "share" if statistic.endswith(("_mass", "_share", "_fit")) else "number"

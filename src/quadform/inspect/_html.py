@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from quadform.inspect._glossary import TERMS, unit
+from quadform.inspect._glossary import KEY, TERMS, label, unit
 from quadform.inspect._png import png
 from quadform.inspect._structure import STRUCTURE
 from quadform.inspect._summary import median_error, summarise
@@ -114,11 +114,19 @@ def _kinds(report: Report) -> list[str]:
     return list(dict.fromkeys([*(form.kind for form in report.forms.values()), *(kind for kind in heads if kind)]))
 
 
-def _statistics(report: Report) -> list[dict[str, str]]:
-    names = (name for section in report.sections for layer in section.layers for head in layer.heads[:1] for name in head.structure)
+def _statistics(report: Report) -> list[dict[str, Any]]:
+    names = (
+        name
+        for section in report.sections
+        for layer in section.layers
+        for head in layer.heads[:1]
+        for name in head.structure
+    )
+    unique = list(dict.fromkeys(names))
+    key = set(KEY) if set(KEY) & set(unique) else set(unique[: len(KEY)])
     return [
-        {"name": name, "label": name.replace("_", " "), "unit": unit(name), "meaning": STRUCTURE.get(name, "")}
-        for name in dict.fromkeys(names)
+        {"name": name, "label": label(name), "unit": unit(name), "meaning": STRUCTURE.get(name, ""), "key": name in key}
+        for name in unique
     ]
 
 
@@ -163,7 +171,9 @@ def _section(report: Report, section: Section, cells: bool) -> dict[str, Any]:
                 "name": name,
                 "raw": raw[name],
                 "centred": centred[name],
-                "medians": [_whole(median_error(report, name, metric, section.length)) for metric in ("raw", "centred")],
+                "medians": [
+                    _whole(median_error(report, name, metric, section.length)) for metric in ("raw", "centred")
+                ],
             }
             for name in raw
         ]
@@ -176,12 +186,17 @@ def _section(report: Report, section: Section, cells: bool) -> dict[str, Any]:
     }
 
 
-def cell(head: Head, report: Report) -> dict[str, Any]:
+def cell(head: Head, report: Report, order: list[str] | None = None) -> dict[str, Any]:
     """A cell of the map before any script runs; the script paints the same for the other choices."""
     name, error = head.best("raw", report.cheaper_forms())
     band = 1 + sum(error > level for level in (0.05, 0.10, 0.20))
     shown = "–" if error == float("inf") else f"{100 * error:.0f}"
-    return {"form": list(report.forms).index(name), "letter": report.forms[name].letter, "error": shown, "band": band}
+    return {
+        "form": (order or list(report.forms)).index(name),
+        "letter": report.forms[name].letter,
+        "error": shown,
+        "band": band,
+    }
 
 
 def _whole(value: float) -> str:
@@ -193,7 +208,7 @@ def _module(layer: Layer) -> str:
 
 
 def _section_data(
-    report: Report, section: Section, kinds: list[str], statistics: list[dict[str, str]], detail: Detail
+    report: Report, section: Section, kinds: list[str], statistics: list[dict[str, Any]], detail: Detail
 ) -> dict[str, Any]:
     return {
         "length": section.length,
@@ -221,7 +236,7 @@ def _section_data(
 
 
 def head_data(
-    head: Head, forms: list[str], kinds: list[str], statistics: list[dict[str, str]], detail: Detail
+    head: Head, forms: list[str], kinds: list[str], statistics: list[dict[str, Any]], detail: Detail
 ) -> dict[str, Any]:
     """A head for the script; errors and bounds in units of 0.01 %, null where there is none."""
     errors = [head.errors.get(name) for name in forms]

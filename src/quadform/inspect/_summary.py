@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from quadform.inspect._report import Head, Layer, Metric, Report
 
 FIT, LOOSE = 0.10, 0.20
+TEN, TWENTY = "10 %", "20 %"
 FEATURES = "64"
 """The number of features whose bound is put into words, where it was computed."""
 
@@ -20,8 +21,10 @@ def summarise(report: Report, length: int | None = None) -> list[str]:
     heads = report.heads(section.length)
     if not heads:
         return [f"Nothing was measured at {section.length} tokens."]
-    sentences = [] if report.complete else ["Measuring was interrupted: these numbers rest on fewer sequences than asked for."]
-    sentences += [_fits(report, heads), _nothing(report, heads), _medians(report, heads)]
+    sentences = (
+        [] if report.complete else ["Measuring was interrupted: these numbers rest on fewer sequences than asked for."]
+    )
+    sentences += [_kinds(report, heads), _fits(report, heads), _nothing(report, heads), _medians(report, heads)]
     sentences += [*_mean(report, heads), *_oracles(report, heads), *_bounds(heads)]
     sentences += _costs(report, section.layers, section.length)
     return sentences + _refusals(report, section.layers)
@@ -33,6 +36,16 @@ def median_error(report: Report, name: str, metric: Metric, length: int | None) 
     return statistics.median(head.best(metric, among)[1] for head in report.heads(length))
 
 
+def _kinds(report: Report, heads: Sequence[Head]) -> str:
+    order = list(dict.fromkeys([*(form.kind for form in report.forms.values()), *(head.kind for head in heads)]))
+    counts = {kind: sum(head.kind == kind for head in heads) for kind in order if kind is not None}
+    found = [f"{count} {kind}" for kind, count in counts.items() if count]
+    none = sum(head.kind is None for head in heads)
+    if not found:
+        return f"By the simplest form within {TEN}, none of {len(heads)} heads is of any kind."
+    return f"By the simplest form within {TEN}, {len(heads)} heads are of these kinds: {_join(found)}; {none or 'none'} of no kind."
+
+
 def _fits(report: Report, heads: Sequence[Head]) -> str:
     """The centred error decides: a form that only gets the mean output right does not fit."""
     forms = report.cheaper_forms()
@@ -40,30 +53,26 @@ def _fits(report: Report, heads: Sequence[Head]) -> str:
     found = sorted((name for name in forms if counts[name]), key=lambda name: -counts[name])
     none = [name for name in forms if not counts[name]]
     if not found:
-        return f"None of {len(heads)} heads fits a cheaper form within {FIT:.0%} (centred)."
-    listed = [f"{counts[name]} {'fits' if counts[name] == 1 else 'fit'} {name}" for name in found]
-    text = f"Of {len(heads)} heads, within {FIT:.0%} (centred): {_join(listed)}"
+        return f"None of {len(heads)} heads fits a cheaper form within {TEN} (centred)."
+    listed = [f"{counts[name]} {_verb(counts[name], 'fits', 'fit')} {name}" for name in found]
+    text = f"Of {len(heads)} heads, within {TEN} (centred): {_join(listed)}"
     return text + (f"; none fits {_join(none, 'or')}." if none else ".")
 
 
 def _nothing(report: Report, heads: Sequence[Head]) -> str:
-    beyond = {metric: _beyond(report, heads, metric) for metric in ("centred", "raw")}
-    return (
-        f"{_count(beyond['centred'], heads)} {_verb(beyond['centred'], 'fits', 'fit')} nothing cheaper within "
-        f"{LOOSE:.0%} (centred); by the raw error, which counts a right mean as success, {beyond['raw']}."
-    )
-
-
-def _beyond(report: Report, heads: Sequence[Head], metric: str) -> int:
+    metrics: tuple[Metric, ...] = ("centred", "raw")
     forms = report.cheaper_forms()
-    return sum(head.best("raw" if metric == "raw" else "centred", forms)[1] > LOOSE for head in heads)
+    centred, raw = (sum(head.best(metric, forms)[1] > LOOSE for head in heads) for metric in metrics)
+    return (
+        f"{_count(centred, heads)} {_verb(centred, 'fits', 'fit')} nothing cheaper within {TWENTY} (centred); by the raw "
+        f"error, which counts a right mean as success, {raw}."
+    )
 
 
 def _medians(report: Report, heads: Sequence[Head]) -> str:
+    metrics: tuple[Metric, ...] = ("raw", "centred")
     forms = report.cheaper_forms()
-    raw, centred = (
-        statistics.median(head.best("raw" if raw else "centred", forms)[1] for head in heads) for raw in (True, False)
-    )
+    raw, centred = (statistics.median(head.best(metric, forms)[1] for head in heads) for metric in metrics)
     text = f"The best cheaper form has a median error of {percent(raw)} raw and {percent(centred)} centred"
     if (baseline := _baseline(report)) is None:
         return text + "."
@@ -85,7 +94,7 @@ def _oracles(report: Report, heads: Sequence[Head]) -> list[str]:
     for name in (name for name, form in report.forms.items() if form.oracle):
         beyond = sum(head.error(name, "centred") > FIT for head in heads)
         if beyond:
-            text = f"Even {name}, an oracle that saves nothing, misses {FIT:.0%} (centred) on {_count(beyond, heads)}."
+            text = f"Even {name}, an oracle that saves nothing, misses {TEN} (centred) on {_count(beyond, heads)}."
             sentences.append(text)
     return sentences
 
@@ -94,17 +103,19 @@ def _bounds(heads: Sequence[Head]) -> list[str]:
     sentences = []
     for family in dict.fromkeys(family for head in heads for family in head.bounds):
         known = [head.bounds[family] for head in heads if head.bounds.get(family)]
-        features = [FEATURES] if any(FEATURES in bound for bound in known) else [_largest(known)]
-        for count in features:
-            values = [bound[count] for bound in known if count in bound]
-            beyond, of = sum(value > FIT for value in values), len(values)
-            what = f"{'hybrid with a' if family == 'hybrid' else family} with {count} features"
-            what = f"hybrid with a kernel of {count} features" if family == "hybrid" else what
-            if beyond:
-                text = f"No {what} can come within {FIT:.0%} of the weights of {beyond} of {of} heads, however trained."
-            else:
-                text = f"No head's weights rule out a {what} within {FIT:.0%}; that a trained one gets there is not shown."
-            sentences.append(text)
+        if not known:
+            continue
+        count = FEATURES if any(FEATURES in bound for bound in known) else _largest(known)
+        values = [bound[count] for bound in known if count in bound]
+        beyond = sum(value > FIT for value in values)
+        what = f"hybrid with a kernel of {count} features" if family == "hybrid" else f"{family} with {count} features"
+        if beyond:
+            text = (
+                f"No {what}, however trained, can come within {TEN} of the weights of {beyond} of {len(values)} heads."
+            )
+        else:
+            text = f"The lower bounds exclude a {what} within {TEN} on no head; whether training finds one, they do not say."
+        sentences.append(text)
     return sentences
 
 
@@ -113,21 +124,23 @@ def _largest(known: Sequence[dict[str, float]]) -> str:
 
 
 def _costs(report: Report, layers: Sequence[Layer], length: int) -> list[str]:
-    if report.timing.refusal is not None or not any(layer.costs for layer in layers):
-        reason = report.timing.refusal or "no costs were computed"
+    pairs = {name: seconds(layers, name) for name in report.cheaper_forms()}
+    timed = {name: pair for name, pair in pairs.items() if pair is not None}
+    if not timed:
+        reason = report.timing.refusal or "no form has a measured cost"
         return [f"Nothing was timed ({reason}), so no form is known to be cheaper here."]
-    slower, faster = [], []
-    for name in report.cheaper_forms():
-        if (pair := seconds(layers, name)) is not None:
-            text = f"{name} ({milliseconds(pair[0])} against {milliseconds(pair[1])})"
-            (faster if pair[0] < pair[1] else slower).append(text)
+    usual = statistics.mode(attention for _, attention in timed.values())
     where = f"at {length} tokens on this machine ({report.timing.machine}, {_threads(report)})"
-    sentences = []
-    if slower:
-        sentences.append(f"Not cheaper than attention {where}, mean per layer: {_join(slower)}.")
-    if faster:
-        sentences.append(f"Cheaper than attention {where}, mean per layer: {_join(faster)}.")
-    return sentences
+    texts: dict[bool, list[str]] = {False: [], True: []}
+    for name, (own, attention) in timed.items():
+        text = f"{name} {milliseconds(own)}" + ("" if attention == usual else f" against {milliseconds(attention)}")
+        texts[own < attention].append(text)
+    slower, faster = texts[False], texts[True]
+    what = f"than attention {where}, which takes {milliseconds(usual)} a layer"
+    if not faster:
+        return [f"No form is cheaper {what}: {_join(slower)}."]
+    sentences = [f"Not cheaper {what}: {_join(slower)}."] if slower else []
+    return [*sentences, f"Cheaper {what if not slower else 'than it'}: {_join(faster)}."]
 
 
 def seconds(layers: Sequence[Layer], form: str) -> tuple[float, float] | None:
@@ -169,7 +182,7 @@ def _verb(count: int, one: str, many: str) -> str:
 
 
 def _join(parts: Iterable[str], word: str = "and") -> str:
-    """"a, b and c"."""
+    """ "a, b and c"."""
     *head, last = parts
     return f"{', '.join(head)} {word} {last}" if head else last
 

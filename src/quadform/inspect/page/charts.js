@@ -6,6 +6,7 @@ const middle = values => {
 
 /** A chart with one line for each of `series` ({values, dash, name}); null values leave a gap. */
 function chart(title, series, format, top = null) {
+  if (series.every(line => line.values.every(value => value === null))) return null;
   const width = 190, height = 118, left = 34, right = 10, base = 94, head = 8, sizes = data.sections.map(part => part.length);
   const known = series.flatMap(line => line.values).filter(value => value !== null), most = top ?? Math.max(1e-9, ...known), logs = sizes.map(Math.log);
   const x = i => left + (width - left - right) * (logs[i] - logs[0]) / Math.max(1e-9, logs[logs.length - 1] - logs[0]), y = value => base - (base - head) * Math.min(value / most, 1);
@@ -21,7 +22,7 @@ function chart(title, series, format, top = null) {
 }
 const pairOf = values => [{ name: "raw", values: values("raw") }, { name: "centred", values: values("centred"), dash: true }];
 const finite = value => isFinite(value) ? value : null;
-const legendLine = () => make("p", { class: "small soft" }, "Solid with filled points: raw error. Dashed with open points: centred error. The horizontal axis is the number of tokens, on a logarithmic scale.");
+const legendLine = () => make("p", { class: "small soft" }, "Solid with filled points: raw error. Dashed with open points: centred error. The horizontal axis is the number of tokens, on a logarithmic scale; errors beyond 150 % are drawn at the top.");
 
 function lengthsSection() {
   const place = document.getElementById("lengths");
@@ -30,7 +31,7 @@ function lengthsSection() {
   const share = i => pairOf(metric => heads.map(list => list.length ? list.filter(head => errorOf(head, i, metric) <= 0.1).length / list.length : null));
   const median = i => pairOf(metric => heads.map(list => middle(list.map(head => errorOf(head, i, metric)))));
   const title = i => [chip(i), data.forms[i].name], forms = data.forms.map((_, i) => i);
-  const most = Math.max(1, ...forms.flatMap(i => median(i).flatMap(line => line.values)).filter(value => value !== null));
+  const most = Math.min(1.5, Math.max(1, ...forms.flatMap(i => median(i).flatMap(line => line.values)).filter(value => value !== null)));
   const statistics = data.statistics.map((entry, i) => chart(entry.label, [{ name: "median", values: heads.map(list => middle(list.map(head => head.s && head.s[i] !== null ? head.s[i] : NaN))) }], entry.unit === "share" ? value => percent(value) : number, entry.unit === "share" ? 1 : null));
   const bounds = bounded.map(family => chart(`${family} bound, ${usual(family)} features`, [{ name: "median", values: heads.map(list => middle(list.map(head => boundOf(head, family, usual(family)) ?? NaN))) }], value => percent(value), 1));
   place.replaceChildren(make("h2", { id: "lengths-title" }, "How it changes with the number of tokens"), legendLine(),
@@ -43,7 +44,7 @@ function lengthsSection() {
 function headLengths(row, column) {
   const found = data.sections.map(part => part.layers[row] && part.layers[row].heads[column] || null);
   if (data.sections.length < 2 || found.some(head => head === null)) return null;
-  const most = Math.max(1, ...found.flatMap(head => data.forms.flatMap((_, i) => ["raw", "centred"].map(metric => errorOf(head, i, metric)))).filter(isFinite));
+  const most = Math.min(1.5, Math.max(1, ...found.flatMap(head => data.forms.flatMap((_, i) => ["raw", "centred"].map(metric => errorOf(head, i, metric)))).filter(isFinite)));
   const applying = data.forms.map((_, i) => i).filter(i => found.some(head => head.e[i] !== null));
   return make("div", { class: "whole" }, make("h3", {}, "This head at other lengths"), legendLine(), make("div", { class: "small-charts" },
     ...applying.map(i => chart([chip(i), data.forms[i].name], pairOf(metric => found.map(head => finite(errorOf(head, i, metric)))), value => percent(value), most)),

@@ -8,7 +8,7 @@ function verdict(cost, attention) {
     const ratio = attention[0] / cost[0];
     return cost[0] < attention[0] ? [`${ratio.toFixed(ratio < 10 ? 2 : 0)} × faster`, "good"] : ["not cheaper", "warn"];
   }
-  return cost[1] < attention[1] ? [`${percent(cost[1] / attention[1])} of the FLOPs`, ""] : ["not fewer FLOPs", "warn"];
+  return cost[1] < attention[1] ? [`${percent(cost[1] / attention[1])} of the FLOPs`, ""] : ["no fewer FLOPs", "warn"];
 }
 function costCells(layer, name) {
   const cost = layer.costs[name], [text, look] = name === "attention" ? ["", ""] : verdict(cost, layer.costs.attention);
@@ -21,14 +21,14 @@ function errorTable(layer, head) {
   const track = i => make("span", { class: "track", "aria-hidden": "true" },
     make("i", { class: `f${i} b1`, style: `width:${100 * Math.min(isFinite(errorOf(head, i)) ? errorOf(head, i) : 0, most) / most}%` }), isFinite(marker) ? make("u", { style: `left:${100 * Math.min(marker, most) / most}%` }) : null);
   const name = i => make("th", { scope: "row" }, chip(i), term(`form:${data.forms[i].name}`, data.forms[i].name), data.forms[i].oracle ? " (oracle)" : "");
-  const rows = shown.map(i => make("tr", {}, name(i), make("td", {}, track(i)), make("td", {}, exact(errorOf(head, i, "raw"))), make("td", {}, exact(errorOf(head, i, "centred"))), ...costCells(layer, data.forms[i].name)));
+  const rows = shown.map(i => make("tr", {}, name(i), make("td", { class: "text" }, track(i)), make("td", {}, exact(errorOf(head, i, "raw"))), make("td", {}, exact(errorOf(head, i, "centred"))), ...costCells(layer, data.forms[i].name)));
   const reasons = forms.filter(i => head.e[i] === null).map(i => make("tr", {}, name(i), make("td", { colspan: 7, class: "text wrap" }, `does not apply: ${layer.refusals[data.forms[i].name] || "no reason was recorded"}`)));
   const own = make("tr", { class: "apart" }, make("th", { scope: "row" }, term("attention", "attention as it is")), make("td", {}), make("td", {}, "0\u00a0%"), make("td", {}, "0\u00a0%"), ...costCells(layer, "attention"));
   const column = (key, text, gap) => make("th", { scope: "col", class: gap ? "gap" : null }, key ? term(key, text) : text);
   const timing = data.timing.refusal ? `Nothing was timed: ${data.timing.refusal}.` : `Times were measured on ${data.timing.machine} with ${data.timing.threads} thread${data.timing.threads === 1 ? "" : "s"}.`;
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Errors and costs of every form" }, make("table", { class: "data" },
     make("caption", {}, isFinite(marker) ? `Bars: ${view.metric} error, up to ${percent(most)}; the upright line is the baseline, the mean of v, at ${exact(marker)}. ` : "", `Costs are for one sequence and all ${layer.heads.length} heads of the layer. ${timing}`),
-    make("thead", {}, make("tr", {}, column("", "form"), column(view.metric, `${view.metric} error`), column("raw", "raw"), column("centred", "centred"), column("time", "time", true), column("", "against attention"), column("flops", "FLOPs"), column("state", "state"))),
+    make("thead", {}, make("tr", {}, column("", "form"), make("th", { scope: "col", class: "text" }, `${view.metric} error`), column("raw", "raw"), column("centred", "centred"), column("time", "time", true), column("", "against attention"), column("flops", "FLOPs"), column("state", "state"))),
     make("tbody", {}, own, ...rows, ...reasons)));
 }
 function boundTable(head) {
@@ -45,8 +45,9 @@ const structureList = head => make("dl", { class: "numbers" }, ...data.statistic
 
 function sentence(layer, head) {
   const form = best(head), name = data.forms[form].name, mean = baseline < 0 ? null : errorOf(head, baseline);
-  const [text] = verdict(layer.costs[name], layer.costs.attention), kind = head.k < 0 ? "No kind: no form fits within 10 %." : `Kind: ${kindName(head)}.`;
-  const cost = text === "–" ? "" : ` Its cost here: ${text}.`;
+  const [text] = verdict(layer.costs[name], layer.costs.attention), attention = layer.costs.attention, kind = head.k < 0 ? "No kind: no form fits within 10 %." : `Kind: ${kindName(head)}.`;
+  const times = text === "–" || layer.costs[name][0] === null || attention[0] === null ? "" : ` (${seconds(layer.costs[name][0])} against ${seconds(attention[0])})`;
+  const cost = text === "–" ? "" : text.includes("FLOPs") ? ` It was not timed; by its own count it has ${text}${text.startsWith("no") ? " than attention" : " of attention"}.` : ` Here it is ${text} than attention${times}.`;
   return `${kind} The best ${view.oracles ? "" : "cheaper "}form is ${name}, with an error of ${exact(errorOf(head, form, "raw"))} raw and ${exact(errorOf(head, form, "centred"))} centred${mean === null || form === baseline ? "" : `, where the mean of v has ${exact(mean)} raw`}.${cost}`;
 }
 function paintHead() {
@@ -59,10 +60,11 @@ function paintHead() {
   panel.replaceChildren(
     make("div", { class: "panel-top" }, make("h2", { id: "head-title" }, `Layer ${row}, head ${column}, at ${section().length} tokens`),
       make("span", { class: "moves" }, move("←", "Head before", [row, column - 1]), move("→", "Head after", [row, column + 1]), move("↑", "Layer before", [row - 1, column]), move("↓", "Layer after", [row + 1, column]), make("button", { type: "button", class: "plain", "data-to": "map" }, "Map"))),
-    make("p", { class: "facts small" }, facts.filter(Boolean).join(" · ")), make("p", {}, sentence(layer, head)), errorTable(layer, head),
-    make("div", { class: "split" }, head.s ? make("div", {}, make("h3", {}, "The weights in numbers"), structureList(head)) : null, head.b ? make("div", {}, make("h3", {}, term("bound", "Lower bounds")), boundTable(head)) : null),
-    views ? make("div", { class: "split" }, matrixView(views, layer), kernelView(views, layer, head), stateView(views, layer, head), graphView(views, layer, section()))
+    make("p", { class: "facts small" }, facts.filter(Boolean).join(" · ")), make("p", {}, sentence(layer, head)),
+    views ? make("div", { class: "split views" }, matrixView(views, layer), kernelView(views, layer, head), stateView(views, layer, head), graphView(views, layer, section()))
       : make("p", { class: "small soft" }, "Too many heads to draw each of them on one page: the JSON report has their views."),
+    make("h3", { class: "next" }, "Every form in its place"), errorTable(layer, head),
+    make("div", { class: "split" }, head.s ? make("div", {}, make("h3", {}, "The weights in numbers"), structureList(head)) : null, head.b ? make("div", {}, make("h3", {}, term("bound", "Lower bounds")), boundTable(head)) : null),
     make("div", { class: "split" }, headLengths(row, column)));
   panel.hidden = false;
   panel.dataset.head = `${row},${column}`;

@@ -12,7 +12,11 @@ function prepareMap(map) {
     });
   });
 }
+const said = new Map(maps.map(map => [map, map.caption.textContent]));
 function paintMap(map) {
+  map.caption.textContent = view.colour === "kind"
+    ? `Rows are layers, columns are heads. Colour and letter say the kind of the head; the number is the ${view.metric} error of the best ${view.oracles ? "" : "cheaper "}form in per cent.`
+    : said.get(map).replace("the error", `the ${view.metric} error`).replace("its error", `its ${view.metric} error`).replace("best cheaper form", view.oracles ? "best form, oracles included," : "best cheaper form");
   const layers = data.sections[map.dataset.section].layers;
   for (const cell of map.querySelectorAll("button")) {
     const [row, column] = cell.dataset.at.split(",").map(Number), head = layers[row].heads[column];

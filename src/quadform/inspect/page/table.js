@@ -17,9 +17,9 @@ const columns = [
   { key: "raw", name: "raw error", term: "raw", value: at => errorOf(at.head, best(at.head), "raw"), cell: at => exact(errorOf(at.head, best(at.head), "raw")) },
   { key: "centred", name: "centred error", term: "centred", value: at => errorOf(at.head, best(at.head), "centred"), cell: at => exact(errorOf(at.head, best(at.head), "centred")) },
   ...(baseline < 0 ? [] : [{ key: "mean", name: "mean of v", term: "baseline", value: at => errorOf(at.head, baseline), cell: at => exact(errorOf(at.head, baseline)) }]),
-  ...data.statistics.map((entry, i) => ({ key: entry.name, name: entry.label, term: `statistic:${entry.name}`, value: at => at.head.s && at.head.s[i] !== null ? at.head.s[i] : Infinity, cell: at => statistic(at.head, i) })),
+  ...data.statistics.map((entry, i) => !entry.key ? null : ({ key: entry.name, name: entry.label, term: `statistic:${entry.name}`, value: at => at.head.s && at.head.s[i] !== null ? at.head.s[i] : Infinity, cell: at => statistic(at.head, i) })),
   ...bounded.map(family => ({ key: `bound.${family}`, name: `${family} bound, ${usual(family)}`, term: data.terms[`${family} bound`] ? `${family} bound` : "bound", value: at => boundOf(at.head, family, usual(family)) ?? Infinity, cell: at => exact(boundOf(at.head, family, usual(family))) })),
-];
+].filter(Boolean);
 
 function rows() {
   const limit = Number(view.level) / 100, kept = everyHead(section()).filter(at => {
@@ -51,7 +51,7 @@ function prepareTable() {
       select("layer", "layer", Array.from({ length: layers }, (_, i) => [i, i])), select("kind", "kind", [...data.kinds, "none"].map(kind => [kind, kind])),
       select("form", "best form", data.forms.map(form => [form.name, form.name])), make("label", {}, "error ", side, level, "%"),
       make("button", { type: "button", class: "plain", id: "reset" }, "Show all heads"), make("span", { id: "count", class: "soft", role: "status" })),
-    make("div", { class: "scroll", tabindex: 0, role: "region", "aria-labelledby": "heads-title" },
+    make("div", { class: "scroll tall", tabindex: 0, role: "region", "aria-labelledby": "heads-title" },
       make("table", { class: "data" }, make("thead", {}, make("tr", {}, ...columns.map(header))), make("tbody", { id: "rows" }))),
     make("p", { id: "more", hidden: true }, make("button", { type: "button", class: "plain" })));
 }

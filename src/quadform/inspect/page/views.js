@@ -49,7 +49,7 @@ function plane(all, views, tail) {
 function stateView(views, layer, head) {
   const [where, past, future] = views.far;
   if (!where.length || !past.length) return refused("As a recurrent state", "Cross-attention has no such view: its keys are given at once and no token is before or after another, so nothing streams.");
-  const flat = layer.grid.length < 2, limit = flat ? (layer.causal ? 31 : 16) : 2, sinks = named(head, "sink_mass") ?? 0, near = 1 - sinks;
+  const flat = layer.grid.length < 2, limit = flat ? (layer.causal ? 31 : 16) : 3, sinks = named(head, "sink_mass") ?? 0, near = 1 - sinks;
   const total = where.map((_, i) => past[i] + future[i]), at = Math.max(0, where.filter(d => d <= limit).length - 1), carried = Math.min(total[at], near);
   const parts = [["sinks", sinks, "#56b4e9"], ["near", near - carried, "#e69f00"], ["state", carried, "#cc79a7"]].map(part => [part[0], Math.max(0, part[1]), part[2]]);
   const shares = make("div", { class: "shares", role: "img", "aria-label": parts.map(([name, share]) => `${name} ${percent(share)}`).join(", ") },
@@ -62,8 +62,8 @@ function stateView(views, layer, head) {
   const edge = draw("line", { x1: x(at), x2: x(at), y1: y(1), y2: base, class: "frame", "stroke-dasharray": "2 3" });
   const drawing = make("div", {}, shares, picture(width, height, `Weight beyond a distance, sinks apart: ${where.map((d, i) => `${d}: ${percent(total[i])}`).join(", ")}`, ...grid, edge,
     line(past, "var(--past)", "none"), layer.causal ? null : line(future, "var(--ahead)", "5 4"), ...ticks, label(left + span / 2, height - 4, `weight further away than this, sinks apart`)));
-  const keeps = `keeps the sinks and what is at most ${where[at]} ${flat ? "tokens" : "cells"} away exactly must carry the other ${percent(carried)} of the weight in its state`;
-  return figure("As a recurrent state", drawing, layer.causal ? `A stream that ${keeps}.` : `Read from both ends, a stream that ${keeps}, one for each direction. Solid: tokens before; dashed: tokens after.`);
+  const keeps = `keeps the sinks and what is at most ${where[at]} ${flat ? "tokens" : "cells"} away exactly must carry the other ${percent(carried)} of the weight in ${layer.causal ? "its state" : "two states, one for each direction"}`;
+  return figure("As a recurrent state", drawing, layer.causal ? `A stream that ${keeps}.` : `Read from both ends, a stream that ${keeps}. Solid: tokens before; dashed: tokens after.`);
 }
 
 function tokenNames(part, layer, count) {
@@ -91,7 +91,8 @@ function graphView(views, layer, part) {
   const words = cross
     ? [...Array.from({ length: senders }, (_, j) => label(at(j), 20, String(j), "middle", { class: "tok" })), ...Array.from({ length: receivers }, (_, i) => label(at(i), base + 4, String(i), "middle", { class: "tok" })), label(14, 8, "keys, which send", "start"), label(14, base + 20, "queries, which receive", "start")]
     : Array.from({ length: n }, (_, i) => label(at(i) + 4, base + 10, cut(name(i)), "end", { class: "tok", transform: `rotate(-60 ${at(i) + 4} ${base + 10})` }));
-  const drawing = picture(width, base + (cross ? 28 : 78), `The ${views.edges.length} strongest edges among the first ${n} tokens`, ...arcs, ...words);
+  const longest = Math.max(1, ...Array.from({ length: n }, (_, i) => cut(name(i)).length));
+  const drawing = picture(width, base + (cross ? 28 : 20 + 5.8 * longest), `The ${views.edges.length} strongest edges among the first ${n} tokens`, ...arcs, ...words);
   drawing.style.minWidth = `${Math.min(width, 640)}px`;
   drawing.style.maxWidth = `${1.4 * width}px`;
   return figure("As a graph", make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Graph of the strongest edges" }, drawing), views.edges.length
