@@ -35,12 +35,15 @@ needs_browser = [
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium, chromium-browser or google-chrome on the path"),
 ]
 needs_axe = pytest.mark.skipif(find_spec("axe_core_python") is None, reason="axe-core-python is not installed")
-OUTSIDE = r"""(?:src|href|action|data)\s*=\s*["']?\s*(?:https?:)?//|@import|url\(|fetch\(|XMLHttpRequest|<link|import\("""
+OUTSIDE = (
+    r"""(?:src|href|action|data)\s*=\s*["']?\s*(?:https?:)?//|@import|url\(|fetch\(|XMLHttpRequest|<link|import\("""
+)
 """What a page that loads something from elsewhere would hold."""
 AXE = """
 axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}).then(found => {
-  const nodes = list => list.flatMap(rule => rule.nodes.map(node => rule.id + ": " + node.target.join(" ") + " " + node.failureSummary));
-  document.body.dataset.axe = JSON.stringify({violations: nodes(found.violations), passes: found.passes.map(rule => rule.id)});
+  const told = (rule, node) => [rule.id + ":", node.target.join(" "), node.failureSummary].join(" ");
+  const violations = found.violations.flatMap(rule => rule.nodes.map(node => told(rule, node)));
+  document.body.dataset.axe = JSON.stringify({violations, passes: found.passes.map(rule => rule.id)});
 });
 """
 

@@ -155,7 +155,7 @@ def _errors(scores: Tensor, keep: Tensor, v: Tensor) -> dict[str, FormError]:
     left, values, right = torch.linalg.svd(weights, full_matrices=False)
     offset = (j - i).clamp(-7, 7) + 7
     taps = torch.stack([torch.nan_to_num(weights[(j - i) == o].mean()) for o in range(-7, 8)])
-    strongest = torch.zeros_like(keep).scatter_(1, scores.topk(min(16, keep.sum(-1).max())).indices, True) & keep
+    strongest = torch.zeros_like(keep).scatter_(1, scores.topk(min(16, int(keep.sum(-1).max()))).indices, True) & keep
 
     def softmax(edges: Tensor) -> Tensor:
         return scores.masked_fill(~edges, -torch.inf).softmax(-1).nan_to_num()

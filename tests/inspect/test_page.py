@@ -37,7 +37,15 @@ def test_the_map_comes_first_and_the_four_views_are_drawn(page: Path):
     assert dom.count('aria-current="true"') == 2, "one cell of the map and one row of the table"
     for view in VIEWS:
         assert view in dom
-    headings = ["Map at 64 tokens", "In words", "How many of 24", "All heads", "Layer 0, head 3", "number of tokens", "Definitions"]
+    headings = [
+        "Map at 64 tokens",
+        "In words",
+        "How many of 24",
+        "All heads",
+        "Layer 0, head 3",
+        "number of tokens",
+        "Definitions",
+    ]
     at = [dom.index(f">{text}") if f">{text}" in dom else dom.index(text, dom.index("</header>")) for text in headings]
     assert at == sorted(at)
     assert "data:image/png;base64," in dom
@@ -70,7 +78,7 @@ def test_a_grid_has_a_kernel_over_two_dimensions(page: Path):
     dom = opened(page, "#head-2-4")[0]
     assert "As a kernel over two dimensions" in dom
     assert re.search(r'<canvas[^>]* width="15" height="15"', dom)
-    assert "8 × 8 cells behind 1 special token" in dom
+    assert "8 \u00d7 8 cells behind 1 special token" in dom
     alpha = (
         "(() => { const c = document.querySelector('canvas'); "
         "return [...c.getContext('2d').getImageData(0, 0, 15, 15).data].filter((_, i) => i % 4 === 3); })()"
@@ -123,7 +131,9 @@ def test_filters_change_the_table_and_stay_in_the_address(page: Path, report: Re
         " box.value = value; box.dispatchEvent(new Event('change', {bubbles: true})); };"
         "set('layer', '1'); set('level', '10');"
     )
-    rows, address, count = evaluated(page, f"[{ROWS}, location.hash, document.getElementById('count').innerText]", first=change)
+    rows, address, count = evaluated(
+        page, f"[{ROWS}, location.hash, document.getElementById('count').innerText]", first=change
+    )
     best = [head.best("raw", report.cheaper_forms()) for head in report.section().layers[1].heads]
     kept = [at for at, (_, error) in enumerate(best) if error <= 0.1]
     assert 0 < len(kept) < 6
@@ -150,7 +160,7 @@ def test_headers_sort(page: Path, report: Report):
     assert [float(row[7]) for row in down] == column[::-1] and said == "descending"
     assert address.endswith("sort=effective_degree&down=1")
     window = [row[9] for row in evaluated(page, ROWS, "#sort=window_mass&down=1")]
-    assert window[-6:] == ["–"] * 6, "what is not defined comes last in either order"
+    assert window[-6:] == ["\u2013"] * 6, "what is not defined comes last in either order"
 
 
 def test_definitions_appear_on_focus_and_touch_and_go_with_escape(page: Path):
@@ -171,12 +181,17 @@ def test_definitions_appear_on_focus_and_touch_and_go_with_escape(page: Path):
 
 
 def test_charts_over_the_lengths(page: Path, report: Report):
-    labels = evaluated(page, "[...document.querySelectorAll('#lengths svg')].map(chart => chart.getAttribute('aria-label'))")
+    labels = evaluated(
+        page, "[...document.querySelectorAll('#lengths svg')].map(chart => chart.getAttribute('aria-label'))"
+    )
     shares = []
     for length in (64, 128):
         heads = report.heads(length)
         shares.append(sum(head.error("window-32", "centred") <= 0.1 for head in heads) / len(heads))
-    assert f"centred {100 * shares[0]:.0f}\xa0% at 64, {100 * shares[1]:.0f}\xa0% at 128" in labels[list(FORMS).index("window-32")]
+    assert (
+        f"centred {100 * shares[0]:.0f}\xa0% at 64, {100 * shares[1]:.0f}\xa0% at 128"
+        in labels[list(FORMS).index("window-32")]
+    )
     assert len(labels) >= 2 * len(FORMS)
 
 
@@ -203,7 +218,8 @@ def test_no_width_scrolls_the_page_sideways(page: Path, tmp_path: Path, width: i
     (tmp_path / "inner.html").write_text(source, "utf-8")
     listen = "addEventListener('message', event => { document.body.dataset.width = JSON.stringify(event.data); })"
     frame.write_text(
-        f"<!doctype html><body><script>{listen}</script><iframe src='inner.html#head-0-0' width={width} height=900>", "utf-8"
+        f"<!doctype html><body><script>{listen}</script><iframe src='inner.html#head-0-0' width={width} height=900>",
+        "utf-8",
     )
     dom, _ = opened(frame)
     match = re.search(r'data-width="\[(\d+),(\d+)\]"', dom)

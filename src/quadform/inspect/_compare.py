@@ -18,6 +18,7 @@ SCHEMA = "quadform/compare/1"
 METRICS: tuple[Metric, ...] = ("raw", "centred")
 SHOWN = 24
 """How many of the heads that changed most are shown."""
+DASH, MINUS = "\u2013", "\u2212"
 BEST = {"best": "best cheaper form", "best of all": "best, oracles included"}
 
 
@@ -203,14 +204,14 @@ def name_of(side: Side) -> str:
 def shown(count: int | None, *, signed: bool = False) -> str:
     """A number, with its sign where asked; a dash for none."""
     if count is None:
-        return "–"
-    return f"{count:+d}".replace("-", "−") if signed and count else str(count)
+        return DASH
+    return f"{count:+d}".replace("-", MINUS) if signed and count else str(count)
 
 
 def medians(report: Report, side: Side, form: str) -> tuple[str, str]:
     """Median raw and centred error of a form that the report has, as shown."""
     known = form in report.forms or form in BEST
     raw, centred = (
-        percent(median_error(report, form, m, side.length)) if known and side.heads else "–" for m in METRICS
+        percent(median_error(report, form, m, side.length)) if known and side.heads else DASH for m in METRICS
     )
     return raw, centred

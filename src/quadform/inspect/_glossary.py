@@ -5,12 +5,12 @@ from __future__ import annotations
 TERMS: dict[str, tuple[str, str]] = {
     "raw": (
         "raw error",
-        "‖Av − y‖ / ‖Av‖ over all tokens of the measured sequences: A are the head's weights, v its values and y what the "
+        "‖Av \u2212 y‖ / ‖Av‖ over all tokens of the measured sequences: A are the head's weights, v its values and y what the "
         "form computes instead. It counts the mean output, which is often a large part, as success.",
     ),
     "centred": (
         "centred error",
-        "‖Av − y‖ divided by what is left of ‖Av‖ after each sequence's mean output is removed: a form that only gets "
+        "‖Av \u2212 y‖ divided by what is left of ‖Av‖ after each sequence's mean output is removed: a form that only gets "
         "the mean right scores 100 %. A dash where the output of the head never varies.",
     ),
     "baseline": (
@@ -29,8 +29,9 @@ TERMS: dict[str, tuple[str, str]] = {
     ),
     "bound": (
         "lower bound",
-        "‖A − A′‖ / ‖A‖ that no A′ of the family can beat, however it is trained. It speaks of the weights A; the errors "
-        "of the forms speak of the outputs Av, so the two are not the same scale. A small bound promises nothing.",
+        "\u2016A \u2212 A\u2032\u2016 / \u2016A\u2016 that no A\u2032 of the family can beat, however it is trained. "
+        "It speaks of the weights A; the errors of the forms speak of the outputs Av, so the two are not on one scale. A "
+        "small bound promises nothing.",
     ),
     "kernel bound": (
         "bound for kernels",

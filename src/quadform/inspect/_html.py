@@ -190,7 +190,7 @@ def cell(head: Head, report: Report, order: list[str] | None = None) -> dict[str
     """A cell of the map before any script runs; the script paints the same for the other choices."""
     name, error = head.best("raw", report.cheaper_forms())
     band = 1 + sum(error > level for level in (0.05, 0.10, 0.20))
-    shown = "–" if error == float("inf") else f"{100 * error:.0f}"
+    shown = "\u2013" if error == float("inf") else f"{100 * error:.0f}"
     return {
         "form": (order or list(report.forms)).index(name),
         "letter": report.forms[name].letter,
@@ -200,7 +200,7 @@ def cell(head: Head, report: Report, order: list[str] | None = None) -> dict[str
 
 
 def _whole(value: float) -> str:
-    return "–" if value == float("inf") else f"{100 * value:.0f} %"
+    return "\u2013" if value == float("inf") else f"{100 * value:.0f} %"
 
 
 def _module(layer: Layer) -> str:

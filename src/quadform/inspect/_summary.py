@@ -43,7 +43,8 @@ def _kinds(report: Report, heads: Sequence[Head]) -> str:
     none = sum(head.kind is None for head in heads)
     if not found:
         return f"By the simplest form within {TEN}, none of {len(heads)} heads is of any kind."
-    return f"By the simplest form within {TEN}, {len(heads)} heads are of these kinds: {_join(found)}; {none or 'none'} of no kind."
+    text = f"By the simplest form within {TEN}, {len(heads)} heads are of these kinds: {_join(found)}"
+    return f"{text}; {none or 'none'} of no kind."
 
 
 def _fits(report: Report, heads: Sequence[Head]) -> str:

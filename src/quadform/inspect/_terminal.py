@@ -9,12 +9,14 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from quadform.inspect._summary import median_error
+
 if TYPE_CHECKING:
     from quadform.inspect._report import Metric, Report
 
 WIDEST = 16
 _STYLES = ((0.05, "bold reverse"), (0.10, "bold"), (0.20, ""), (float("inf"), "dim"))
-_COLOURS = ("white", "yellow", "cyan", "blue", "green", "magenta")
+_COLOURS = ("white", "yellow", "cyan", "blue", "green", "magenta", "red", "bright_yellow", "bright_black")
 
 
 def head_map(report: Report, length: int | None) -> Table:
@@ -70,9 +72,3 @@ def summary_table(report: Report, length: int | None) -> Table:
             cells += [*map(str, counts[metric][name].values()), f"{median_error(report, name, metric, length):.0%}"]
         table.add_row(label, *cells, end_section=name == list(report.forms)[-1])
     return table
-
-
-def median_error(report: Report, name: str, metric: Metric, length: int | None) -> float:
-    """Median over heads of the error of a form, or of the "best" one as in `Report.summary`."""
-    among = {"best": report.cheaper_forms(), "best of all": list(report.forms)}.get(name, [name])
-    return statistics.median(head.best(metric, among)[1] for head in report.heads(length))
