@@ -6,7 +6,7 @@ tensor however long the sequence.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import torch
@@ -19,67 +19,90 @@ SINKS = {True: (4, 0), False: (1, 1)}
 """How many first and last tokens count as sinks, for causal heads and for bidirectional ones."""
 
 
-def masked_softmax(scores: Tensor, keep: Tensor) -> Tensor:
-    """exp(s_ij) / sum over kept j of exp(s_ij); a row that keeps nothing is 0."""
-    weights = scores.masked_fill(~keep, -torch.inf).softmax(-1)
-    return weights.masked_fill(~keep.any(-1, keepdim=True), 0.0)
-
-
 class Block:
     """Query rows first .. first + R - 1 of a captured call, in float32 at least.
 
     Attributes:
+        captured: the call.
+        rows: which query rows.
         q: (B, H, R, D).
-        k, v: (B, H, N, D) and (B, H, N, E), repeated for grouped-query heads.
-        keep: (B, 1 or H, R, N).
-        valid: (B, R), the rows that are no padding.
-        offsets: (R, N), j - i.
-        sinks: (B, 1, 1, N), the first token(s) and, for bidirectional heads, the last one.
+        k, v: (B, H, M, D) and (B, H, M, E), repeated for grouped-query heads.
+        keep: (B, 1 or H, R, M).
+        valid: (B, R), the rows that are measured.
+        sinks: (B, 1, 1, M): the special tokens of a grid that has some, else the first token(s) and, for bidirectional
+            heads, the last one.
         causal: whether the head never looks ahead.
+        shared: what forms compute once for all blocks of the call, by name.
     """
 
-    def __init__(self, captured: Captured, first: int, count: int) -> None:
+    def __init__(self, captured: Captured, first: int, count: int, shared: dict[str, Tensor] | None = None) -> None:
         dtype = torch.promote_types(captured.q.dtype, torch.float32)
-        groups = captured.q.shape[1] // captured.k.shape[1]
-        rows = slice(first, first + count)
-        self.first, self.causal, self.scaling = first, captured.causal, captured.scaling
-        self.q = captured.q[:, :, rows].to(dtype)
-        self.k = captured.k.to(dtype).repeat_interleave(groups, 1)
-        self.v = captured.v.to(dtype).repeat_interleave(groups, 1)
-        self.keep = captured.keep[:, :, rows]
-        self.valid = captured.valid[:, rows]
-        self.unpadded = bool(self.valid.all())
-        self.given = captured.output[:, :, rows].to(dtype)
-        positions = torch.arange(captured.k.shape[2], device=self.q.device)
-        self.offsets = positions - positions[rows, None]
-        self.sinks = _sinks(captured.valid, captured.causal)[:, None, None]
+        self.captured, self.first, self.causal = captured, first, captured.causal
+        self.shared: dict[str, Tensor] = {} if shared is None else shared
+        self.rows = slice(first, first + count)
+        self.q = captured.q[:, :, self.rows].to(dtype)
+        self.k = self.once("k", lambda: captured.k.to(dtype).repeat_interleave(self._groups, 1))
+        self.v = self.once("v", lambda: captured.v.to(dtype).repeat_interleave(self._groups, 1))
+        self.keep = captured.keep[:, :, self.rows]
+        self.valid = captured.valid[:, self.rows]
+        self.given = captured.output[:, :, self.rows].to(dtype)
+        self.sinks = self.once("sinks", lambda: sinks(captured)[:, None, None])
+        self._all_valid = bool(self.valid.all())
+
+    @property
+    def _groups(self) -> int:
+        return self.captured.q.shape[1] // self.captured.k.shape[1]
+
+    def once(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
+        """`compute()`, or what it gave in an earlier block of the same call."""
+        if name not in self.shared:
+            self.shared[name] = compute()
+        return self.shared[name]
+
+    @cached_property
+    def dots(self) -> Tensor:
+        """(B, H, R, M): scaling q_i'k_j."""
+        return self.q @ self.k.transpose(-1, -2) * self.captured.scaling
 
     @cached_property
     def scores(self) -> Tensor:
-        """(B, H, R, N): scaling * q_i'k_j, also where the mask forbids it."""
-        return self.q @ self.k.transpose(-1, -2) * self.scaling
+        """(B, H, R, M): the scores, also where the mask forbids them."""
+        scores = self.dots
+        if self.captured.softcap is not None:
+            scores = self.captured.softcap * (scores / self.captured.softcap).tanh()
+        if self.captured.bias is not None:
+            scores = scores + self.captured.bias[:, :, self.rows].to(scores.dtype)
+        return scores
 
     @cached_property
     def weights(self) -> Tensor:
-        """(B, H, R, N): A."""
-        return masked_softmax(self.scores, self.keep)
+        """(B, H, R, M): A."""
+        return self.softmax(self.keep)
 
     @cached_property
     def output(self) -> Tensor:
         """(B, H, R, E): A v."""
         return self.weights @ self.v
 
+    def softmax(self, keep: Tensor) -> Tensor:
+        """The weights over the pairs in `keep` alone, renormalised together with the learned sink; empty rows are 0."""
+        scores = self.scores.masked_fill(~keep, -torch.inf)
+        if self.captured.sink is None:
+            return scores.softmax(-1).masked_fill(~keep.any(-1, keepdim=True), 0.0)
+        column = self.captured.sink.to(scores.dtype).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        return torch.cat([scores, column], -1).softmax(-1)[..., :-1]
+
     def attend(self, edges: Tensor) -> Tensor:
-        """(B, H, R, E): softmax attention over the kept edges only, renormalised."""
-        return masked_softmax(self.scores, edges & self.keep) @ self.v
+        """(B, H, R, E): the head's own attention over the kept edges only, renormalised."""
+        return self.softmax(edges & self.keep) @ self.v
 
-    def window(self, left: int, right: int) -> Tensor:
-        """(R, N): keys at most `left` before and `right` after the query."""
-        return (self.offsets >= -left) & (self.offsets <= right)
+    def within(self, reach: tuple[tuple[int, int], ...]) -> Tensor:
+        """(R, M): keys within the reach of the query in every dimension of the grid."""
+        return self.captured.place.within(self.rows, reach, self.q.device)
 
-    def rows(self, values: Tensor) -> Tensor:
-        """Values (B, H, R, ...) with the padded rows set to 0."""
-        if self.unpadded:
+    def measured(self, values: Tensor) -> Tensor:
+        """Values (B, H, R, ...) with the rows that are not measured set to 0."""
+        if self._all_valid:
             return values
         batch, rows = self.valid.shape
         valid = self.valid.view(batch, 1, rows, *[1] * (values.ndim - 3))
@@ -89,13 +112,17 @@ class Block:
 def blocks(captured: Captured) -> Iterator[Block]:
     """All query rows of a call, in blocks of about `ELEMENTS` attention weights."""
     batch, heads, n, _ = captured.q.shape
-    count = max(1, min(n, ELEMENTS // max(1, batch * heads * n)))
+    count = max(1, min(n, ELEMENTS // max(1, batch * heads * captured.k.shape[2])))
+    shared: dict[str, Tensor] = {}
     for first in range(0, n, count):
-        yield Block(captured, first, count)
+        yield Block(captured, first, count, shared)
 
 
-def _sinks(valid: Tensor, causal: bool) -> Tensor:
-    """(B, N): the first and last valid tokens that count as sinks."""
-    first, last = SINKS[causal]
-    rank, back = valid.cumsum(-1), valid.flip(-1).cumsum(-1).flip(-1)
-    return valid & ((rank <= first) | (back <= last))
+def sinks(captured: Captured) -> Tensor:
+    """(B, M): the keys that count as sinks."""
+    special = captured.place.special
+    if special:
+        return captured.seen & (torch.arange(captured.k.shape[2], device=captured.q.device) < special)
+    first, last = SINKS[captured.causal]
+    rank, back = captured.seen.cumsum(-1), captured.seen.flip(-1).cumsum(-1).flip(-1)
+    return captured.seen & ((rank <= first) | (back <= last))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from quadform._errors import ArgumentError, QuadformError
 from quadform.inspect._grid import Grid
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Captured:
     """One call of one attention module: y_i = sum over kept j of w_ij v_j with
 
@@ -89,3 +89,12 @@ class Captured:
     def site(self) -> tuple[str, int]:
         """(module, call): what the report has one row for."""
         return self.module, self.call
+
+    def sequence(self, row: int) -> Captured:
+        """The call for one sequence of the batch."""
+        one = slice(row, row + 1)
+        parts = {name: getattr(self, name)[one] for name in ("q", "k", "v", "keep", "output")}
+        optional = {
+            name: x[one] for name in ("bias", "queries") if (x := getattr(self, name)) is not None and len(x) > 1
+        }
+        return replace(self, **parts, **optional)

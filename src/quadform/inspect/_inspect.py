@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from quadform._errors import ArgumentError, QuadformError
-from quadform.inspect import _structure
+from quadform._errors import QuadformError
+from quadform.inspect import _inputs
 from quadform.inspect._adapters import Batch, Capture, find_capture
-from quadform.inspect._candidates import CANDIDATES, Candidate
 from quadform.inspect._captured import Captured
-from quadform.inspect._measures import Fitted, Fitting, Measuring
-from quadform.inspect._report import FormError, FormInfo, Head, Layer, Report, Section
-from quadform.inspect._views import EXCERPT, Snapshot
+from quadform.inspect._costs import Costs
+from quadform.inspect._interrupt import Stop, graceful
+from quadform.inspect._layers import Site, form_infos
+from quadform.inspect._measures import Fitted, Fitting
+from quadform.inspect._report import Report, Section
+from quadform.inspect.candidates import CANDIDATES, Candidate
 
-Site = tuple[str, int]
+Key = tuple[str, int]
 Progress = Callable[[str, int, int], None]
 
 
@@ -27,6 +29,9 @@ def inspect(
     *,
     fit: Iterable[Batch] | None = None,
     candidates: Sequence[Candidate] = CANDIDATES,
+    bounds: bool = True,
+    costs: bool = True,
+    partial: bool = False,
     capture: Capture | None = None,
     name: str | None = None,
     text: str = "the batches given",
@@ -37,18 +42,24 @@ def inspect(
 
     For each head with weights A and values v, and each candidate form with output y, the raw error is
     ||A v - y|| / ||A v|| over all tokens of the measured sequences; the centred error divides by the norm of A v after
-    each sequence's mean output is removed. Nothing is measured on sequences that a form was fitted to.
+    each sequence's mean output is removed. Nothing is measured on sequences that a form was fitted to. Memory does not
+    grow with the square of the length beyond the masks.
 
     Args:
-        model: a Hugging Face model in evaluation mode, or any module together with `capture`.
-        batches: mappings of tensors that the model is called with, such as input_ids and attention_mask, both (B, N).
-            All sequences of a batch have one length; batches of several lengths give one section each.
+        model: a Hugging Face model in evaluation mode, a module with torch.nn.MultiheadAttention inside, a timm model,
+            or any module together with `capture`.
+        batches: mappings of tensors that the model is called with, such as input_ids and attention_mask, both (B, N),
+            or pixel_values (B, C, height, width). Batches of several lengths give one section each.
         fit: batches of other documents, to fit on. Without it the first half of `batches` (of the sequences of a
             single batch) is for fitting and the second half is measured, so order them by document.
-        candidates: the forms to compare with.
+        candidates: the forms to compare with, simplest first.
+        bounds: whether to compute lower bounds on kernels, which takes several times as long as all else.
+        costs: whether to time each form on this machine; the report says so where a busy machine forbids it.
+        partial: Ctrl-C ends measuring after the batch at hand and reports what there is, with `complete` False.
+            Otherwise, and before anything is measured, it raises KeyboardInterrupt as usual.
         capture: how q, k and v are captured; found by the model's class unless given.
         name: the model's name in the report.
-        text: where the sequences come from, for the report.
+        text: where the inputs come from, for the report.
         labels: turns token ids into strings for the report.
         progress: called with (what, done, total) after each batch.
 
@@ -61,8 +72,8 @@ def inspect(
             values that are not finite, or an output that differs from the model's own by more than 1e-6.
     """
     capture = capture or find_capture(model)
-    fitting, measured = _by_length(batches, fit)
-    total = sum(map(len, fitting.values())) + sum(map(len, measured.values()))
+    fitting, measured = _inputs.by_size(batches, fit)
+    total = sum(len(fitting[size]) + len(measured[size]) for size in measured)
     done = 0
 
     def step(what: str) -> None:
@@ -71,18 +82,24 @@ def inspect(
         if progress is not None:
             progress(what, done, total)
 
-    worst, sections = 0.0, []
-    with torch.no_grad():
-        for length in sorted(measured):
-            worst = max(worst, capture.check(model, measured[length][0]))
-            fitted = _fit(model, capture, fitting[length], candidates, step)
-            layers, error = _measure(model, capture, measured[length], candidates, fitted, step)
-            worst = max(worst, error)
-            fits, measures = (sum(_shape(batch)[0] for batch in part) for part in (fitting[length], measured[length]))
-            tokens = _tokens(measured[length][0], _example(measured[length][0]), labels)
-            sections.append(Section(length, fits, measures, tokens, layers))
-    forms = {form.name: FormInfo(form.letter, form.description, form.oracle) for form in candidates}
-    return Report(name or type(model).__name__, text, worst, forms, tuple(sections))
+    clock, worst, sections = Costs(measure=costs), 0.0, []
+    with torch.no_grad(), graceful(partial) as stop:
+        for size in sorted(measured):
+            worst = max(worst, capture.check(model, measured[size][0]))
+            fitted = _fit(model, capture, fitting[size], candidates, step, stop)
+            if stop.asked:
+                break
+            sites, count = _measure(model, capture, measured[size], candidates, fitted, bounds, step, stop)
+            worst = max([worst, *(site.measuring.reproduction(key[0]) for key, site in sites.items())])
+            sections.append(_section(fitting[size], measured[size], count, sites, clock, labels))
+            if stop.asked:
+                break
+        if not sections:
+            raise KeyboardInterrupt
+        complete = not stop.asked
+    return Report(
+        name or type(model).__name__, text, worst, form_infos(candidates), clock.timing(), complete, tuple(sections)
+    )
 
 
 def _fit(
@@ -91,11 +108,14 @@ def _fit(
     batches: list[Batch],
     candidates: Sequence[Candidate],
     step: Callable[[str], None],
-) -> dict[Site, Fitted]:
-    sites: dict[Site, Fitting] = defaultdict(lambda: Fitting(candidates))
+    stop: Stop,
+) -> dict[Key, Fitted]:
+    sites: dict[Key, Fitting] = defaultdict(lambda: Fitting(candidates))
     for batch in batches:
         capture.run(model, batch, lambda captured: sites[captured.site].add(captured))
         step("fitting")
+        if stop.asked:
+            return {}
     return {site: fitting.fitted() for site, fitting in sites.items()}
 
 
@@ -104,114 +124,44 @@ def _measure(
     capture: Capture,
     batches: list[Batch],
     candidates: Sequence[Candidate],
-    fitted: dict[Site, Fitted],
+    fitted: dict[Key, Fitted],
+    bounds: bool,
     step: Callable[[str], None],
-) -> tuple[tuple[Layer, ...], float]:
-    sites: dict[Site, Measuring] = {}
-    snapshots: dict[Site, Snapshot] = {}
-    example = _example(batches[0])
+    stop: Stop,
+) -> tuple[dict[Key, Site], int]:
+    """(the sites, how many batches were measured)."""
+    sites: dict[Key, Site] = {}
+    example = _inputs.example(batches[0])
 
     def receive(captured: Captured) -> None:
-        site = captured.site
-        if site not in fitted:
-            raise QuadformError(f"{site[0]}: call {site[1]} happened on the measured batches only, not on those to fit")
-        if site not in sites:
-            sites[site] = Measuring(candidates, fitted[site])
-            snapshots[site] = Snapshot(captured, example)
-        sites[site].add(captured)
+        key = captured.site
+        if key not in fitted:
+            raise QuadformError(f"{key[0]}: call {key[1]} happened on the measured batches only, not on those to fit")
+        if key not in sites:
+            sites[key] = Site(captured, min(example, len(captured.q) - 1), candidates, fitted[key], bounds)
+        sites[key].add(captured)
 
+    count = 0
     for batch in batches:
         capture.run(model, batch, receive)
         step("measuring")
-    worst, layers = 0.0, []
-    for (module, call), measuring in sites.items():
-        worst = max(worst, measuring.reproduction(module))
-        heads = _heads(measuring, snapshots[module, call])
-        layers.append(Layer(module, call, measuring.causal, measuring.structured, heads))
-    return tuple(layers), worst
+        count += 1
+        if stop.asked:
+            break
+    return sites, count
 
 
-def _heads(measuring: Measuring, snapshot: Snapshot) -> tuple[Head, ...]:
-    errors, sums = measuring.errors(), measuring.structure.values
-    structure = {name: values.tolist() for name, values in _structure.summarise(sums).items()}
-    return tuple(
-        Head(
-            {form: FormError(raw[head], centred[head]) for form, (raw, centred) in errors.items()},
-            {name: values[head] for name, values in structure.items()},
-            snapshot.views(head, sums),
-        )
-        for head in range(sums["rows"].numel())
-    )
-
-
-def _by_length(
-    batches: Iterable[Batch], fit: Iterable[Batch] | None
-) -> tuple[dict[int, list[Batch]], dict[int, list[Batch]]]:
-    measured = _group("batches", batches)
-    if fit is not None:
-        fitting = _group("fit", fit)
-        if missing := sorted(set(measured) - set(fitting)):
-            raise ArgumentError("fit", f"batches of every length measured, {sorted(measured)}", f"none of {missing}")
-        return fitting, measured
-    fitting = {}
-    for length, group in measured.items():
-        fitting[length], measured[length] = _halves(length, group)
-    return fitting, measured
-
-
-def _group(name: str, batches: Iterable[Batch]) -> dict[int, list[Batch]]:
-    groups: dict[int, list[Batch]] = defaultdict(list)
-    for batch in batches:
-        if not isinstance(batch, Mapping) or not any(isinstance(value, Tensor) for value in batch.values()):
-            raise ArgumentError(name, "mappings of tensors, such as {'input_ids': ids}", type(batch).__name__)
-        if 0 in _shape(batch):
-            raise ArgumentError(name, "batches with at least one sequence of at least one token", tuple(_shape(batch)))
-        groups[_shape(batch)[1]].append(batch)
-    if not groups:
-        raise ArgumentError(name, "at least one batch", "none")
-    return groups
-
-
-def _halves(length: int, group: list[Batch]) -> tuple[list[Batch], list[Batch]]:
-    if len(group) > 1:
-        return group[: len(group) // 2], group[len(group) // 2 :]
-    size = _shape(group[0])[0]
-    if size < 2:
-        raise ArgumentError("batches", "two sequences or more of each length: one part is fitted to", f"1 of {length}")
-    cut = size // 2
-    halves = [
-        {
-            key: value[part] if isinstance(value, Tensor) and value.ndim and value.shape[0] == size else value
-            for key, value in group[0].items()
-        }
-        for part in (slice(cut), slice(cut, None))
-    ]
-    return [halves[0]], [halves[1]]
-
-
-def _shape(batch: Batch) -> torch.Size:
-    values = [value for value in batch.values() if isinstance(value, Tensor) and value.ndim >= 2]
-    main = batch.get("input_ids", values[0] if values else None)
-    if not isinstance(main, Tensor) or main.ndim < 2:
-        raise ArgumentError("batches", "tensors (B, N, ...) in every mapping", sorted(batch))
-    return main.shape
-
-
-def _example(batch: Batch) -> int:
-    """The sequence that the views show: the one whose beginning has the most different tokens."""
-    rows = [_beginning(batch, row) for row in range(_shape(batch)[0])]
-    return max(range(len(rows)), key=lambda row: len(set(rows[row])))
-
-
-def _beginning(batch: Batch, row: int) -> list[int]:
-    """The first tokens of a sequence that are no padding; their positions when there are no token ids."""
-    ids, mask = batch.get("input_ids"), batch.get("attention_mask")
-    if ids is None:
-        return list(range(min(EXCERPT, _shape(batch)[1])))
-    kept = ids[row][mask[row].bool()] if mask is not None and mask.ndim == 2 else ids[row]
-    return [int(value) for value in kept[:EXCERPT]]
-
-
-def _tokens(batch: Batch, row: int, labels: Callable[[list[int]], list[str]] | None) -> tuple[str, ...]:
-    values = _beginning(batch, row)
-    return tuple(labels(values)) if labels is not None and "input_ids" in batch else tuple(map(str, values))
+def _section(
+    fitting: list[Batch],
+    measured: list[Batch],
+    count: int,
+    sites: dict[Key, Site],
+    clock: Costs,
+    labels: Callable[[list[int]], list[str]] | None,
+) -> Section:
+    layers = tuple(site.layer(clock) for site in sites.values())
+    size = _inputs.shape(measured[0])
+    length = size[1] if "input_ids" in measured[0] else layers[0].queries
+    sequences = [sum(_inputs.shape(batch)[0] for batch in part) for part in (fitting, measured[:count])]
+    shown = _inputs.tokens(measured[0], _inputs.example(measured[0]), labels)
+    return Section(length, sequences[0], sequences[1], shown, layers)

@@ -1,4 +1,4 @@
-"""Sums over a stream of captured calls, and the errors that they give."""
+"""Sums over a stream of captured calls of one site, and the errors that they give."""
 
 from __future__ import annotations
 
@@ -10,53 +10,46 @@ from torch import Tensor
 from quadform._errors import QuadformError
 from quadform.inspect import _structure
 from quadform.inspect._block import Block, blocks
-from quadform.inspect._candidates import Candidate
 from quadform.inspect._captured import Captured
+from quadform.inspect._report import FormError
+from quadform.inspect._sums import Sums
+from quadform.inspect.candidates import Candidate
 
-Fitted = dict[str, Tensor | None]
+Fitted = dict[str, Tensor]
 TOLERANCE = 1e-6
 """Largest relative difference to the model's own computation, or the unit of a dtype that is coarser than that."""
-
-
-class Sums:
-    """Named tensors that are added up in float64."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, Tensor] = {}
-
-    def add(self, terms: dict[str, Tensor]) -> None:
-        """Adds `terms` to the sums of the same names."""
-        for name, term in terms.items():
-            term = term.to(torch.float64)
-            self.values[name] = self.values[name] + term if name in self.values else term.clone()
 
 
 class Fitting:
     """Fits the candidates of one site to a stream of calls."""
 
     def __init__(self, candidates: Sequence[Candidate]) -> None:
-        self._sums = {candidate: Sums() for candidate in candidates}
+        self._candidates = candidates
+        self._fitters = {candidate.name: fitter for candidate in candidates if (fitter := candidate.fitter())}
 
     def add(self, captured: Captured) -> None:
-        """Adds one call to the statistics of every candidate."""
+        """Hands one call to every fitter of a form that applies to it."""
+        refused = {candidate.name for candidate in self._candidates if candidate.refusal(captured)}
+        self._fitters = {name: fitter for name, fitter in self._fitters.items() if name not in refused}
         for block in blocks(captured):
-            for candidate, sums in self._sums.items():
-                sums.add(candidate.observe(block))
+            for fitter in self._fitters.values():
+                fitter.add(block)
 
     def fitted(self) -> Fitted:
         """Parameters by the candidate's name."""
-        return {candidate.name: candidate.fit(sums.values) for candidate, sums in self._sums.items()}
+        return {name: fitter.fitted() for name, fitter in self._fitters.items()}
 
 
 class Measuring:
     """Measures the candidates of one site on a stream of calls that they were not fitted to.
 
-    With y = A v, the raw error of a form with output p is sqrt(sum |y - p|^2 / sum |y|^2) over all valid tokens. The
+    With y = A v, the raw error of a form with output p is sqrt(sum |y - p|^2 / sum |y|^2) over all measured tokens. The
     centred error has the same numerator; its denominator is sum |y - m|^2, with m the mean of y over the sequence.
     """
 
     def __init__(self, candidates: Sequence[Candidate], fitted: Fitted) -> None:
         self.candidates, self.fitted = candidates, fitted
+        self.refusals: dict[str, str] = {}
         self.sums, self.structure = Sums(), Sums()
         self.causal, self.structured, self.tolerance = True, False, TOLERANCE
 
@@ -64,11 +57,14 @@ class Measuring:
         """Adds one call to all sums."""
         self.causal, self.structured = self.causal and captured.causal, self.structured or captured.structured
         self.tolerance = max(self.tolerance, torch.finfo(captured.output.dtype).eps)
+        for candidate in self.candidates:
+            if candidate.name not in self.refusals and (reason := candidate.refusal(captured)):
+                self.refusals[candidate.name] = reason
         totals: Tensor | None = None
         for block in blocks(captured):
             self.structure.add(_structure.observe(block))
             self.sums.add(self._errors(block))
-            rows = block.rows(block.output).sum(2, dtype=torch.float64)
+            rows = block.measured(block.output).sum(2, dtype=torch.float64)
             totals = rows if totals is None else totals + rows
         if totals is not None:
             tokens = captured.valid.sum(-1).clamp(min=1)[:, None, None]
@@ -77,8 +73,9 @@ class Measuring:
     def _errors(self, block: Block) -> dict[str, Tensor]:
         terms = {"output": _energy(block, block.output), "given": _energy(block, block.given - block.output)}
         for candidate in self.candidates:
-            difference = block.output - candidate.apply(block, self.fitted[candidate.name])
-            terms[f"error {candidate.name}"] = _energy(block, difference)
+            if candidate.name not in self.refusals:
+                difference = block.output - candidate.apply(block, self.fitted.get(candidate.name))
+                terms[f"error {candidate.name}"] = _energy(block, difference)
         return terms
 
     def reproduction(self, module: str) -> float:
@@ -94,21 +91,23 @@ class Measuring:
             )
         return error
 
-    def errors(self) -> dict[str, tuple[list[float], list[float | None]]]:
-        """(raw, centred) for each form, one number for each head; None where the output never varies."""
+    def errors(self) -> list[dict[str, FormError]]:
+        """For each head, by form; the centred error is None where the output never varies."""
         energy = self.sums.values["output"]
         varying = energy - self.sums.values["mean"]
         constant = varying <= 1e-10 * energy
-        found = {}
+        heads: list[dict[str, FormError]] = [{} for _ in energy]
         for candidate in self.candidates:
+            if candidate.name in self.refusals:
+                continue
             error = self.sums.values[f"error {candidate.name}"]
-            raw = (error / energy.clamp(min=1e-300)).sqrt()
-            centred = (error / varying.masked_fill(constant, 1.0)).sqrt()
-            pairs = zip(centred.tolist(), constant.tolist(), strict=True)
-            found[candidate.name] = (raw.tolist(), [None if flat else value for value, flat in pairs])
-        return found
+            raw = (error / energy.clamp(min=1e-300)).sqrt().tolist()
+            centred = (error / varying.masked_fill(constant, 1.0)).sqrt().tolist()
+            for at, flat in enumerate(constant.tolist()):
+                heads[at][candidate.name] = FormError(raw[at], None if flat else centred[at])
+        return heads
 
 
 def _energy(block: Block, values: Tensor) -> Tensor:
-    """(H): sum of squares over a block's valid rows."""
-    return block.rows(values).square().sum((0, 2, 3), dtype=torch.float64)
+    """(H): sum of squares over a block's measured rows."""
+    return block.measured(values).square().sum((0, 2, 3), dtype=torch.float64)

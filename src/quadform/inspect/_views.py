@@ -10,11 +10,14 @@ from torch import Tensor
 
 from quadform.inspect._block import blocks
 from quadform.inspect._captured import Captured
+from quadform.inspect._grid import Grid
+from quadform.inspect._structure import by_distance
 
 SIDE = 64
 EXCERPT = 32
 EDGES = 40
-REACH = 64
+REACH = {1: 64, 2: 8}
+"""How far the kernel view goes in each dimension, by their number."""
 
 
 @dataclass(frozen=True)
@@ -51,41 +54,45 @@ class Snapshot:
     """The pooled weights and the excerpt of one sequence, taken block by block."""
 
     def __init__(self, captured: Captured, row: int = 0) -> None:
-        first = int(captured.valid[row].int().argmax())
-        n = int(captured.valid[row].sum())
-        heads, self.side, self.excerpt = captured.q.shape[1], max(1, min(n, SIDE)), min(n, EXCERPT)
-        self._sums = torch.zeros(heads, self.side, self.side, dtype=torch.float64, device=captured.q.device)
-        self._edges = torch.zeros(heads, self.excerpt, self.excerpt, dtype=torch.float64, device=captured.q.device)
-        tokens = slice(first, first + n)
-        q, k, v, output = (x[row : row + 1, :, tokens] for x in (captured.q, captured.k, captured.v, captured.output))
-        keep = captured.keep[row : row + 1, :, tokens, tokens]
-        sequence = Captured(captured.module, captured.call, q, k, v, keep, captured.scaling, output)
-        bins = torch.arange(n, device=captured.q.device) * self.side // max(1, n)
+        sequence = captured.sequence(row)
+        shown = sequence.seen[0] if captured.queries is None and not captured.cross else sequence.valid[0]
+        receivers, senders = shown.nonzero()[:, 0], sequence.seen[0].nonzero()[:, 0]
+        n, m, heads, device = len(receivers), len(senders), captured.q.shape[1], captured.q.device
+        self.side = max(1, min(n, m, SIDE))
+        self.excerpt = min(n, EXCERPT)
+        self._sums = torch.zeros(heads, self.side, self.side, dtype=torch.float64, device=device)
+        self._edges = torch.zeros(heads, self.excerpt, min(m, EXCERPT), dtype=torch.float64, device=device)
+        bins = [torch.arange(count, device=device) * self.side // max(1, count) for count in (n, m)]
         for block in blocks(sequence):
-            weights = block.weights[0].double()
-            start, stop = block.first, block.first + weights.shape[1]
-            columns = torch.zeros(heads, stop - start, self.side, dtype=torch.float64, device=weights.device)
-            self._sums.index_add_(1, bins[start:stop], columns.index_add_(2, bins, weights))
-            shown = max(0, min(stop, self.excerpt) - start)
-            self._edges[:, start : start + shown] = weights[:, :shown, : self.excerpt]
-        counts = torch.bincount(bins, minlength=self.side).double()
-        self._means = self._sums / (counts[:, None] * counts)
+            inside = (receivers >= block.rows.start) & (receivers < block.rows.stop)
+            weights = block.weights[0, :, receivers[inside] - block.first][..., senders].double()
+            columns = torch.zeros(heads, weights.shape[1], self.side, dtype=torch.float64, device=device)
+            self._sums.index_add_(1, bins[0][inside], columns.index_add_(2, bins[1], weights))
+            ranks = inside.nonzero()[:, 0]
+            early = ranks < self.excerpt
+            self._edges[:, ranks[early]] = weights[:, early, : self._edges.shape[-1]]
+        counts = [torch.bincount(numbers, minlength=self.side).double().clamp(min=1) for numbers in bins]
+        self._means = self._sums / (counts[0][:, None] * counts[1])
 
-    def views(self, head: int, sums: dict[str, Tensor]) -> Views:
+    def views(self, head: int, sums: dict[str, Tensor], place: Grid) -> Views:
         """The views of a head; `sums` are those of the structure statistics."""
         means = self._means[head]
         peak = float(means.max())
         levels = (255 * (means / max(peak, 1e-300)).sqrt()).round().to(torch.uint8)
         edges = self._strongest(self._edges[head])
-        distances, past, future = _beyond(sums["offset_far"][head], float(sums["rows"][head]))
+        kernel, reach, apart, past, future = [], [], [], [], []
+        if "offset_far" in sums:
+            kernel, reach = _kernel(sums["offset_weight"][head], sums["offset_pairs"][head], place)
+            apart, past, future = _beyond(sums["offset_far"][head], float(sums["rows"][head]), place)
         return Views(
             side=self.side,
             peak=_short(peak),
             matrix=base64.b64encode(bytes(levels.flatten().tolist())).decode(),
-            kernel=_kernel(sums["offset_weight"][head], sums["offset_pairs"][head]),
+            kernel=kernel,
+            reach=reach,
             edges=edges,
             edge_share=_short(sum(weight for *_, weight in edges) / max(1, self.excerpt)),
-            distances=distances,
+            distances=apart,
             beyond_past=past,
             beyond_future=future,
         )
@@ -93,24 +100,29 @@ class Snapshot:
     def _strongest(self, weights: Tensor) -> list[tuple[int, int, float]]:
         values, order = weights.flatten().topk(min(EDGES, weights.numel()))
         pairs = zip(values.tolist(), order.tolist(), strict=True)
-        return [(at // self.excerpt, at % self.excerpt, _short(value)) for value, at in pairs if value >= 0.01]
+        width = max(1, weights.shape[1])
+        return [(at // width, at % width, _short(value)) for value, at in pairs if value >= 0.01]
 
 
-def _kernel(weight: Tensor, pairs: Tensor) -> list[float]:
-    n = (weight.numel() + 1) // 2
-    reach = min(n - 1, REACH)
-    means = (weight / pairs.clamp(min=1))[n - 1 - reach : n + reach]
-    return [_short(value) for value in means.tolist()]
+def _kernel(weight: Tensor, pairs: Tensor, place: Grid) -> tuple[list[float], list[int]]:
+    """(mean weight at each offset, reach in each dimension)."""
+    means = (weight / pairs.clamp(min=1)).view([2 * size - 1 for size in place.sizes])
+    reach = [min(size - 1, REACH[min(place.dims, 2)]) for size in place.sizes]
+    for at, (size, far) in enumerate(zip(place.sizes, reach, strict=True)):
+        means = means.narrow(at, size - 1 - far, 2 * far + 1)
+    return [_short(value) for value in means.flatten().tolist()], reach
 
 
-def _beyond(far: Tensor, rows: float) -> tuple[list[int], list[float], list[float]]:
-    n = (far.numel() + 1) // 2
-    past, future = far[:n].flip(0), far[n - 1 :]
-    distances = [d for d in (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 31, 48, 64, 96, 128) if d < n]
-    while distances[-1] * 2 < n:
-        distances.append(distances[-1] * 2)
-    tails = [[_short(float(side[d + 1 :].sum()) / max(rows, 1.0)) for d in distances] for side in (past, future)]
-    return distances, tails[0], tails[1]
+def _beyond(far: Tensor, rows: float, place: Grid) -> tuple[list[int], list[float], list[float]]:
+    centre, longest = len(far) // 2, max(place.sizes)
+    past, future = far.clone()[None], far.clone()[None]
+    past[:, centre:], future[:, : centre + 1] = 0.0, 0.0
+    apart = [d for d in (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 31, 48, 64, 96, 128) if d < longest]
+    while apart[-1] * 2 < longest and apart[-1]:
+        apart.append(apart[-1] * 2)
+    sides = [by_distance(side, place)[0] for side in (past, future)]
+    tails = [[_short(float(side[d + 1 :].sum()) / max(rows, 1.0)) for d in apart] for side in sides]
+    return apart, tails[0], tails[1]
 
 
 def _short(value: float) -> float:

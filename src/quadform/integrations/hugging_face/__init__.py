@@ -1,11 +1,26 @@
-"""Hugging Face transformers: capture of attention calls, loading of local models, text into token batches.
+"""Hugging Face transformers: capture of attention calls, loading of local models; text, images and sounds into batches.
 
 Importing this package imports nothing of transformers; its functions do.
 """
 
 from quadform.inspect import register_capture
 from quadform.integrations.hugging_face._capture import HuggingFaceCapture as HuggingFaceCapture, is_hugging_face
+from quadform.integrations.hugging_face._images import (
+    ImageProcessor as ImageProcessor,
+    ImageSplit as ImageSplit,
+    image_batches as image_batches,
+    load_image_processor as load_image_processor,
+    plain_processor as plain_processor,
+    read_images as read_images,
+    sample_photographs as sample_photographs,
+)
 from quadform.integrations.hugging_face._loading import load_model as load_model, load_tokenizer as load_tokenizer
+from quadform.integrations.hugging_face._sounds import (
+    SoundSplit as SoundSplit,
+    load_sound_processor as load_sound_processor,
+    read_sounds as read_sounds,
+    sound_batches as sound_batches,
+)
 from quadform.integrations.hugging_face._text import (
     TextSplit as TextSplit,
     python_documentation as python_documentation,

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from quadform._errors import QuadformError
-from quadform.inspect import Captured, Receive
+from quadform.inspect import Batch, Captured, Receive
+from quadform.integrations.hugging_face._grids import Grids
 
 NAME = "quadform_capture"
 
-# Arguments that do not change softmax(scaling q k' + mask) v: bookkeeping of caches and outputs, positions that were
-# already applied to q and k, and the window, which the mask that arrives contains.
+# Arguments that do not change the attention of a call: bookkeeping of caches and outputs, positions that were already
+# applied to q and k, and the window, which the mask that arrives contains.
 HARMLESS = frozenset(
     {
         "cache",
@@ -30,18 +31,20 @@ HARMLESS = frozenset(
         "use_cache",
     }
 )
-
+SCORES = {"position_bias": "bias", "softcap": "softcap", "s_aux": "sink"}
+"""Arguments that change the scores, and what `Captured` calls them."""
 
 CROSS = re.compile(r"cross|encoder_attn|enc_?dec", re.IGNORECASE)
 """What modules that attend from one sequence to another are called."""
 
 
 class Recorder:
-    """What is known during one forward pass: the modules' names, and how often each was called."""
+    """What is known during one forward pass: the modules' names, how often each was called, and the inputs."""
 
-    def __init__(self, model: nn.Module, eager: dict[int, bool], receive: Receive) -> None:
+    def __init__(self, model: nn.Module, batch: Batch, eager: dict[int, bool], receive: Receive) -> None:
         self.names = {id(module): name for name, module in model.named_modules()}
-        self.eager, self.receive = eager, receive
+        self.eager, self.receive, self.batch = eager, receive, batch
+        self.grids = Grids(model, batch)
         self.calls: dict[str, int] = {}
 
     def name(self, module: nn.Module) -> str:
@@ -50,6 +53,13 @@ class Recorder:
         if name is None:
             raise QuadformError(f"{type(module).__name__}: an attention module outside the captured model was called")
         return name
+
+    def queries(self, cross: bool, batch: int, n: int) -> Tensor | None:
+        """(B, N): the unpadded queries of cross-attention; None where the mask of the keys says it."""
+        mask = self.batch.get("decoder_attention_mask")
+        if cross and isinstance(mask, Tensor) and mask.shape == (batch, n):
+            return mask.bool()
+        return None
 
 
 active: ContextVar[Recorder | None] = ContextVar("quadform_recorder", default=None)
@@ -80,26 +90,44 @@ def attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """softmax(scaling q k' over kept pairs) v, handed over to the active recorder; (B, N, H, E) and no weights."""
+    """Attention as in `Captured`, handed over to the active recorder; (B, N, H, E) and no weights."""
     recorder = active.get()
     if recorder is None:
         raise QuadformError(f"attention implementation {NAME!r} works only inside quadform's capture")
     name = recorder.name(module)
-    if CROSS.search(name):
-        raise QuadformError(f"{name}: cross-attention is not covered; inspect the encoder alone")
     _refuse_unknown(name, dropout, kwargs)
-    keep = _keep(name, module, query, key, attention_mask)
-    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    compute = _eager if recorder.eager.get(id(getattr(module, "config", None)), False) else _fused
-    output = compute(query, key, value, keep, scale)
+    eager = recorder.eager.get(id(getattr(module, "config", None)), False)
+    keep, bias = _mask(name, module, query, key, attention_mask, None if eager else kwargs.get("is_causal"))
     call = recorder.calls.get(name, 0)
     recorder.calls[name] = call + 1
-    recorder.receive(Captured(name, call, query, key, value, keep, scale, output))
+    cross = query.shape[-2] != key.shape[-2] or bool(CROSS.search(name))
+    given = _scores(name, query, key, kwargs)
+    if bias is not None:
+        given["bias"] = bias + given.get("bias", 0.0)
+    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    output = (_eager if eager or given else _fused)(query, key, value, keep, scale, **given)
+    recorder.receive(
+        Captured(
+            name,
+            call,
+            query,
+            key,
+            value,
+            keep,
+            scale,
+            output,
+            **given,
+            cross=cross,
+            grid=None if cross else recorder.grids.find(name, key.shape[-2]),
+            queries=recorder.queries(cross, query.shape[0], query.shape[-2]),
+        )
+    )
     return output.transpose(1, 2).contiguous(), None
 
 
 def _refuse_unknown(name: str, dropout: float, kwargs: dict[str, Any]) -> None:
-    unknown = sorted(key for key, value in kwargs.items() if value is not None and key not in HARMLESS)
+    known = HARMLESS | SCORES.keys()
+    unknown = sorted(key for key, value in kwargs.items() if value is not None and key not in known)
     if unknown:
         raise QuadformError(
             f"{name}: its attention takes {', '.join(unknown)}, which capture does not know; a result without it "
@@ -109,28 +137,67 @@ def _refuse_unknown(name: str, dropout: float, kwargs: dict[str, Any]) -> None:
         raise QuadformError(f"{name}: attention dropout of {dropout} is on; call model.eval() first")
 
 
-def _keep(name: str, module: nn.Module, query: Tensor, key: Tensor, attention_mask: Tensor | None) -> Tensor:
-    batch, _, queries, _ = query.shape
-    if attention_mask is None:
-        if getattr(module, "is_causal", False) and queries > 1:
+def _scores(name: str, query: Tensor, key: Tensor, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """What changes the scores, under the names of `Captured`."""
+    given = {ours: kwargs[theirs] for theirs, ours in SCORES.items() if kwargs.get(theirs) is not None}
+    batch, heads, n, _ = query.shape
+    if "bias" in given:
+        shape, whole = given["bias"].shape, (batch, heads, n, key.shape[-2])
+        if len(shape) != 4 or any(size not in (1, full) for size, full in zip(shape, whole, strict=True)):
+            raise QuadformError(f"{name}: its position_bias is {tuple(shape)}, where capture knows {whole}")
+        given["bias"] = given["bias"].expand(-1, -1, n, key.shape[-2])
+    if "sink" in given:
+        if given["sink"].numel() != heads:
+            raise QuadformError(f"{name}: its s_aux has {given['sink'].numel()} numbers for {heads} heads")
+        given["sink"] = given["sink"].reshape(heads)
+    return given
+
+
+def _mask(
+    name: str, module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool | None
+) -> tuple[Tensor, Tensor | None]:
+    """((B, 1 or H, N, M) who may see whom, score bias); a mask of numbers that are not 0 and "minus infinity" has one."""
+    batch, _, n, _ = query.shape
+    m = key.shape[-2]
+    if mask is None:
+        keep = torch.ones(batch, 1, n, m, dtype=torch.bool, device=query.device)
+        if is_causal and n > 1:
+            return keep.tril(), None
+        if is_causal is None and getattr(module, "is_causal", False) and n > 1:
             raise QuadformError(f"{name}: a causal module came without a mask, so what it may see is not known")
-        return torch.ones(batch, 1, queries, key.shape[-2], dtype=torch.bool, device=query.device)
-    kept = attention_mask
-    if kept.dtype != torch.bool:
-        lowest = torch.finfo(kept.dtype).min
-        if not bool(((kept == 0) | (kept <= lowest / 2)).all()):
-            raise QuadformError(f"{name}: its mask adds a score bias, which capture does not know")
-        kept = kept == 0
-    return kept[..., : key.shape[-2]].expand(batch, -1, queries, -1)
+        return keep, None
+    bias = None
+    if mask.dtype != torch.bool:
+        keep = mask > torch.finfo(mask.dtype).min / 2
+        if bool((keep & (mask != 0)).any()):
+            bias = mask.masked_fill(~keep, 0.0)[..., :m].expand(-1, -1, n, -1)
+        mask = keep
+    return mask[..., :m].expand(batch, -1, n, -1), bias
 
 
-def _eager(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, scale: float) -> Tensor:
+def _eager(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    keep: Tensor,
+    scale: float,
+    bias: Tensor | None = None,
+    softcap: float | None = None,
+    sink: Tensor | None = None,
+) -> Tensor:
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     scores = query @ key.transpose(2, 3) * scale
+    if softcap is not None:
+        scores = softcap * (scores / softcap).tanh()
+    if bias is not None:
+        scores = scores + bias
     scores = scores + torch.zeros_like(keep, dtype=scores.dtype).masked_fill(~keep, torch.finfo(scores.dtype).min)
+    if sink is not None:
+        column = sink.to(scores.dtype).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, column], -1)
     weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(query.dtype)
-    return weights @ value
+    return weights[..., : keep.shape[-1]] @ value
 
 
 def _fused(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, scale: float) -> Tensor:

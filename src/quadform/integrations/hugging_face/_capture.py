@@ -30,7 +30,7 @@ class HuggingFaceCapture:
 
     def run(self, model: nn.Module, batch: Batch, receive: Receive) -> None:
         """Runs a batch, handing over each attention call; every attention module must run at least once."""
-        with capturing(model, receive):
+        with capturing(model, batch, receive):
             _forward(model, batch)
 
     def check(self, model: nn.Module, batch: Batch) -> float:
@@ -40,7 +40,7 @@ class HuggingFaceCapture:
             QuadformError: it exceeds 1e-6, or the unit of the model's dtype when that is coarser.
         """
         own = _outputs(_forward(model, batch), batch)
-        with capturing(model, lambda _: None):
+        with capturing(model, batch, lambda _: None):
             ours = _outputs(_forward(model, batch), batch)
         worst = 0.0
         for name, value in own.items():
@@ -58,7 +58,7 @@ class HuggingFaceCapture:
 
 
 @contextmanager
-def capturing(model: nn.Module, receive: Receive) -> Iterator[Recorder]:
+def capturing(model: nn.Module, batch: Batch, receive: Receive) -> Iterator[Recorder]:
     """Within it, every attention call of `model` goes to `receive`; afterwards all is as before.
 
     Raises:
@@ -70,7 +70,7 @@ def capturing(model: nn.Module, receive: Receive) -> Iterator[Recorder]:
     expected = attention_modules(model)
     register()
     before = _implementations(model)
-    recorder = Recorder(model, {key: old == "eager" for key, (_, old) in before.items()}, receive)
+    recorder = Recorder(model, batch, {key: old == "eager" for key, (_, old) in before.items()}, receive)
     token = active.set(recorder)
     try:
         for config, _ in before.values():
@@ -124,10 +124,16 @@ def _forward(model: nn.Module, batch: Batch) -> Any:
 
 def _outputs(output: Any, batch: Batch) -> dict[str, Tensor]:
     """The floating-point tensors of an output, rows of padding removed."""
-    mask = batch.get("attention_mask")
-    rows = mask.bool() if isinstance(mask, Tensor) and mask.ndim == 2 else None
     named = output if isinstance(output, Mapping) else {"0": output}
     tensors = {k: v for k, v in named.items() if isinstance(v, Tensor) and v.is_floating_point()}
     if not tensors:
         raise QuadformError("the model returned no floating-point tensor to compare the captured run with")
-    return {k: v[rows] if rows is not None and v.shape[:2] == rows.shape else v for k, v in tensors.items()}
+    return {name: _unpadded(name, value, batch) for name, value in tensors.items()}
+
+
+def _unpadded(name: str, value: Tensor, batch: Batch) -> Tensor:
+    decodes = "decoder_input_ids" in batch and not name.startswith("encoder")
+    mask = batch.get("decoder_attention_mask" if decodes else "attention_mask")
+    if isinstance(mask, Tensor) and mask.ndim == 2 and value.shape[:2] == mask.shape:
+        return value[mask.bool()]
+    return value
