@@ -32,6 +32,7 @@ MEMORY = 2**30
 """Bytes that one run may need; a form that needs more is timed on some of the heads and its time multiplied."""
 
 Run = Callable[[], object]
+Inputs = tuple[Tensor, Tensor, Tensor]
 
 
 class Runnable(Protocol):
@@ -49,7 +50,7 @@ class Costs:
 
     One sequence, all heads of the layer, float32 on the CPU, random normal inputs, the form that "auto" chooses; repeats of
     all forms and of `scaled_dot_product_attention` take turns, and the median counts. Where other processes use the
-    machine nothing is timed, and `timing` says why.
+    machine nothing is timed, and `timing` says why. A form that needs more than 2 GiB for one head is not timed either.
 
     Args:
         measure: whether to time at all; operations and states are counted in any case.
@@ -82,7 +83,7 @@ class Costs:
             self._checked, self._refusal = True, trouble()
         if self._refusal is not None:
             return {}
-        inputs: dict[Shape, tuple[Tensor, Tensor, Tensor]] = {}
+        inputs: dict[Shape, Inputs] = {}
         runs = {name: run for name, call in calls.items() if (run := call.prepared(name == OWN, inputs)) is not None}
         for _ in range(ATTEMPTS):
             watch, start = Watch(), time.perf_counter()
@@ -116,7 +117,7 @@ class _Call:
         streams = stream is not None and (self.shape.causal or self.shape.cross)
         return FormCost(seconds, self.explanation.costs[chosen].flops, stream.state if stream and streams else None)
 
-    def prepared(self, own: bool, inputs: dict[Shape, tuple[Tensor, Tensor, Tensor]]) -> Run | None:
+    def prepared(self, own: bool, inputs: dict[Shape, Inputs]) -> Run | None:
         """What runs it once; None where one head would need more than twice the memory, or there is nothing to compute."""
         if self._needs() / max(1, self.shape.kv_heads) > 2 * MEMORY or not self.shape.queries * self.shape.keys:
             return None
@@ -136,13 +137,14 @@ class _Call:
         return explain(q, k, v, self.mixer.edges, self.mixer.weights, tensors=tensors, grid=grid)
 
     def _needs(self) -> float:
-        """About how many bytes a run needs: what it moves, and its features."""
+        """About how many bytes a run needs: what it moves, its features, and the ranked scores of edges that content picks."""
         shape, weights = self.shape, self.mixer.weights
         kernel = weights.far if isinstance(weights, Hybrid) else weights
         features = kernel.phi.features(shape.head_dim) if isinstance(kernel, Kernel) else 0
         assert self.explanation.chosen is not None
         moved = self.explanation.costs[self.explanation.chosen].bytes
-        return moved + 4.0 * 3 * shape.heads * (shape.queries + shape.keys) * features
+        ranked = 32.0 * shape.queries * shape.keys if self.mixer.edges.content else 0.0
+        return moved + shape.heads * (12.0 * (shape.queries + shape.keys) * features + ranked)
 
 
 def take_turns(runs: dict[str, Run]) -> dict[str, float]:
@@ -188,7 +190,7 @@ def _cells(shape: Shape) -> Shape:
     return dataclasses.replace(shape, queries=shape.queries - special, keys=shape.keys - special, grid=grid)
 
 
-def _inputs(shape: Shape) -> tuple[Tensor, Tensor, Tensor]:
+def _inputs(shape: Shape) -> Inputs:
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, *size, dtype=shape.dtype, device="cpu", generator=generator) for size in _sizes(shape))
     return q, k, v
