@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 LIMIT = 1_000_000
 ACCENT = (47, 111, 208)
-PALETTE = ("#8a8f98", "#e69f00", "#56b4e9", "#0072b2", "#009e73", "#cc79a7", "#d55e00", "#f0e442", "#4a4f57")
-"""Okabe and Ito's colours, which colour-blind readers tell apart, between two greys; by the order of the forms."""
+PALETTE = ("#8a8f98", "#e69f00", "#56b4e9", "#0072b2", "#009e73", "#cc79a7", "#d55e00", "#f0e442", "#4a4f57", "#8f5a2b")
+"""Okabe and Ito's colours, which colour-blind readers tell apart, greys and a brown; by the order of the forms."""
 PAPERS = {"light": "#ffffff", "dark": "#15181c"}
 SHARES = (1.0, 0.72, 0.4, 0.13)
 """How much of a form's colour a cell of the map has: within 5 %, 10 %, 20 %, and beyond."""
