@@ -24,8 +24,8 @@ TERMS: dict[str, tuple[str, str]] = {
     ),
     "kind": (
         "kind",
-        "The kind of the simplest form within 10 % of the head, by the centred error (the mean by its raw one); low rank "
-        "also where no form fits and the weights themselves are within 10 % of rank 16. A dash where nothing fits.",
+        "The kind of the simplest form within 10 % of the head, by the centred error (the mean by its raw one); an "
+        "oracle may be what fits. A dash where nothing does.",
     ),
     "bound": (
         "lower bound",

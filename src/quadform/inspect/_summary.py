@@ -44,7 +44,21 @@ def _kinds(report: Report, heads: Sequence[Head]) -> str:
     if not found:
         return f"By the simplest form within {TEN}, none of {len(heads)} heads is of any kind."
     text = f"By the simplest form within {TEN}, {len(heads)} heads are of these kinds: {_join(found)}"
-    return f"{text}; {none or 'none'} of no kind."
+    oracles = sum(head.kind is not None and not _cheaply(report, head) for head in heads)
+    alone = f" ({oracles} of them by an oracle alone, which saves nothing)" if oracles else ""
+    return f"{text}{alone}; {none or 'none'} of no kind."
+
+
+def _cheaply(report: Report, head: Head) -> bool:
+    """Whether a form of the head's kind that is no oracle is within 10 %: centred, or raw for the baseline."""
+    baseline = _baseline(report)
+    for name in report.cheaper_forms():
+        error = head.errors.get(name)
+        if error is not None and report.forms[name].kind == head.kind:
+            raw = name == baseline or error.centred is None
+            if head.error(name, "raw" if raw else "centred") <= FIT:
+                return True
+    return False
 
 
 def _fits(report: Report, heads: Sequence[Head]) -> str:
@@ -56,7 +70,7 @@ def _fits(report: Report, heads: Sequence[Head]) -> str:
     if not found:
         return f"None of {len(heads)} heads fits a cheaper form within {TEN} (centred)."
     listed = [f"{counts[name]} {_verb(counts[name], 'fits', 'fit')} {name}" for name in found]
-    text = f"Of {len(heads)} heads, within {TEN} (centred): {_join(listed)}"
+    text = f"Of {len(heads)} heads, each counted for every form that is within {TEN} (centred): {_join(listed)}"
     return text + (f"; none fits {_join(none, 'or')}." if none else ".")
 
 
