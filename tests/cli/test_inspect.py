@@ -61,7 +61,7 @@ def test_a_report_of_two_lengths(run, directory: Path, text: Path, tmp_path: Pat
 def test_json_on_stdout_is_nothing_but_json(run, directory: Path, text: Path, tmp_path: Path):
     code, out, err = run(directory, "--text", text, "--lengths", 16, "--sequences", 2, "--json", "-", "--out", "x.html")
     assert code == 0
-    assert json.loads(out)["schema"] == "quadform/inspect/1"
+    assert json.loads(out)["schema"] == "quadform/inspect/2"
     assert "Report: x.html" in err
     assert [path.name for path in tmp_path.iterdir()] == ["x.html"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +15,13 @@ NEVER = -200.0
 """A score whose weight is nothing in float32."""
 
 
-def planted(scores: Tensor, v: Tensor, keep: Tensor | None = None) -> Captured:
-    """A call whose scores (B, H, N, N) are as given: keys are unit vectors and queries the rows of the scores."""
-    batch, heads, n, _ = scores.shape
-    keep = torch.ones(batch, 1, n, n, dtype=torch.bool) if keep is None else keep
-    k = torch.eye(n).expand(batch, heads, n, n)
+def planted(scores: Tensor, v: Tensor, keep: Tensor | None = None, **options: Any) -> Captured:
+    """A call whose scores (B, H, N, M) are as given: keys are unit vectors and queries the rows of the scores."""
+    batch, heads, n, m = scores.shape
+    keep = torch.ones(batch, 1, n, m, dtype=torch.bool) if keep is None else keep
+    k = torch.eye(m).expand(batch, heads, m, m)
     weights = scores.masked_fill(~keep, -torch.inf).softmax(-1).nan_to_num()
-    return Captured("planted", 0, scores, k, v, keep, 1.0, weights @ v)
+    return Captured("planted", 0, scores, k, v, keep, 1.0, weights @ v, **options)
 
 
 def values(batch: int, n: int, *, seed: int, heads: int = 1, dim: int = 6) -> Tensor:
@@ -47,7 +48,7 @@ def measure(measured: Iterable[Captured], fit: Iterable[Captured]) -> Measuring:
 
 def raw_errors(measured: Captured, fit: Captured) -> dict[str, float]:
     """Raw error of the first head by form."""
-    return {name: raw[0] for name, (raw, _) in measure([measured], [fit]).errors().items()}
+    return {name: error.raw for name, error in measure([measured], [fit]).errors()[0].items()}
 
 
 class PlantedModel(nn.Module):

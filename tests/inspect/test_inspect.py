@@ -12,7 +12,7 @@ from quadform.inspect import CANDIDATES, Captured, Report, inspect
 
 
 def report_of(batches, **options) -> Report:
-    return inspect(PlantedModel(), batches, capture=PlantedCapture(), **options)
+    return inspect(PlantedModel(), batches, capture=PlantedCapture(), **{"bounds": False, "costs": False, **options})
 
 
 def test_a_report_has_every_layer_and_head_at_every_length():
@@ -109,7 +109,7 @@ def test_a_capture_that_does_not_reproduce_the_model_is_refused():
         inspect(PlantedModel(), token_batches(2, 4, 32, seed=0), capture=WrongScale())
 
 
-def test_cross_attention_is_refused():
+def test_part_of_a_sequence_is_refused():
     q, k = torch.zeros(1, 1, 3, 2), torch.zeros(1, 1, 5, 2)
-    with pytest.raises(QuadformError, match="cross: 3 queries attend to 5 keys"):
-        Captured("cross", 0, q, k, k, torch.ones(1, 1, 3, 5, dtype=torch.bool), 1.0, q)
+    with pytest.raises(QuadformError, match="layer: 3 queries attend to 5 keys"):
+        Captured("layer", 0, q, k, k, torch.ones(1, 1, 3, 5, dtype=torch.bool), 1.0, q)

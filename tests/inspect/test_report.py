@@ -33,10 +33,10 @@ def test_json_there_and_back(report: Report, tmp_path: Path):
     text = report.to_json(path)
     assert Report.from_json(path) == report
     assert Report.from_json(text) == report
-    assert json.loads(text)["schema"] == "quadform/inspect/1"
+    assert json.loads(text)["schema"] == "quadform/inspect/2"
 
 
-@pytest.mark.parametrize("text", ["{", '{"schema": "other/1"}', '{"schema": "quadform/inspect/1", "model": "m"}'])
+@pytest.mark.parametrize("text", ["{", '{"schema": "other/1"}', '{"schema": "quadform/inspect/2", "model": "m"}'])
 def test_json_of_something_else(text: str):
     with pytest.raises(ArgumentError, match="source: expected"):
         Report.from_json(text)

@@ -29,6 +29,7 @@ class Fitting:
 
     def add(self, captured: Captured) -> None:
         """Hands one call to every fitter of a form that applies to it."""
+        _check_finite(captured)
         refused = {candidate.name for candidate in self._candidates if candidate.refusal(captured)}
         self._fitters = {name: fitter for name, fitter in self._fitters.items() if name not in refused}
         for block in blocks(captured):
@@ -55,6 +56,7 @@ class Measuring:
 
     def add(self, captured: Captured) -> None:
         """Adds one call to all sums."""
+        _check_finite(captured)
         self.causal, self.structured = self.causal and captured.causal, self.structured or captured.structured
         self.tolerance = max(self.tolerance, torch.finfo(captured.output.dtype).eps)
         for candidate in self.candidates:
@@ -81,10 +83,8 @@ class Measuring:
     def reproduction(self, module: str) -> float:
         """Relative error of A v, as measured here, against what the model went on with; refuses too large a one."""
         given, output = self.sums.values["given"].sum(), self.sums.values["output"].sum()
-        if not bool(torch.isfinite(given + output)):
-            raise QuadformError(f"{module}: the attention output is not finite (NaN or infinity in weights or inputs)")
         error = float((given / output.clamp(min=1e-300)).sqrt()) if float(given) else 0.0
-        if error > self.tolerance:
+        if not error <= self.tolerance:
             raise QuadformError(
                 f"{module}: attention computed from the captured q, k, v and mask differs from what the model "
                 f"computed by {error:.1e} (tolerance {self.tolerance:.0e}); nothing is reported"
@@ -111,3 +111,10 @@ class Measuring:
 def _energy(block: Block, values: Tensor) -> Tensor:
     """(H): sum of squares over a block's measured rows."""
     return block.measured(values).square().sum((0, 2, 3), dtype=torch.float64)
+
+
+def _check_finite(captured: Captured) -> None:
+    if not bool(torch.isfinite(captured.output).all(-1).logical_or(~captured.valid[:, None]).all()):
+        raise QuadformError(
+            f"{captured.module}: the attention output is not finite (NaN or infinity in weights or inputs)"
+        )

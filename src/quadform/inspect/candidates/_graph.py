@@ -14,15 +14,18 @@ from quadform.inspect._captured import Captured
 from quadform.inspect._mixers import Mixer, Shape
 from quadform.inspect.candidates._candidate import Unfitted
 
-POOL = 4
-"""How many times `k` senders a receiver is watched for, so that memory does not grow with N^2."""
+WHOLE = 512
+"""Up to this many keys, the sums run over all pairs."""
+POOL = 8
+"""Beyond it, over so many times `k` senders of each receiver, so that memory does not grow with N^2."""
 
 
 @dataclass(frozen=True)
 class FixedGraph(Unfitted):
     """Softmax attention renormalised on the `k` senders of each position with the most weight on the fitting inputs.
 
-    The sums run over the 4k senders that had most weight in the first fitting batch: O(N k) numbers for each head.
+    The sums run over all pairs up to 512 keys, and beyond over the 8 k senders of each position that had most weight in
+    the first fitting sequence: O(N k) numbers for each head.
     """
 
     k: int = 16
@@ -60,10 +63,10 @@ class _MeanWeights:
     def add(self, block: Block) -> None:
         _, heads, n, _ = block.captured.q.shape
         m, rows = block.k.shape[2], block.rows
-        weights = block.measured(block.weights).sum(0)
+        weights = block.measured(block.weights)
         if self._first is None:
             self._first = block.captured
-            size = (heads, n, min(POOL * self._k, m))
+            size = (heads, n, m if m <= WHOLE else POOL * self._k)
             self._pool = torch.zeros(size, dtype=torch.int32, device=block.k.device)
             self._sums = torch.zeros(size, device=block.k.device)
             self._keys = m
@@ -73,10 +76,8 @@ class _MeanWeights:
                 f"came after {self._pool.shape[1]} and {self._keys}"
             )
         if block.captured is self._first:
-            values, senders = weights.topk(self._pool.shape[-1], -1)
-            self._pool[:, rows], self._sums[:, rows] = senders.int(), values.float()
-        else:
-            self._sums[:, rows] += weights.gather(-1, self._pool[:, rows].long()).float()
+            self._pool[:, rows] = weights[0].topk(self._pool.shape[-1], -1).indices.int()
+        self._sums[:, rows] += weights.sum(0).gather(-1, self._pool[:, rows].long()).float()
 
     def fitted(self) -> Tensor:
         best = self._sums.topk(min(self._k, self._sums.shape[-1]), -1).indices

@@ -18,12 +18,15 @@ from quadform.inspect.candidates._window import Window
 LEVELS = torch.linspace(-12.0, 12.0, 49, dtype=torch.float64)
 """The far levels c that a fit chooses between, by linear interpolation."""
 
+LARGEST = 60.0
+"""Bound of the far scores, so that their exponential is finite in float32."""
+
 
 @dataclass(frozen=True)
 class Hybrid:
     """Softmax scores in a window and on its sinks, exp(c + a'k_j - b) everywhere else, one normaliser for both.
 
-    a is the mean query of the first fitting batch, b the mean of a'k there, and c makes the far keys' share of the
+    a is the mean query of the first fitting sequence, b the mean of a'k there, and c makes the far keys' share of the
     weight right on average over the fitting inputs: a kernel of one feature, which a stream carries as one vector.
     """
 
@@ -71,7 +74,7 @@ def parts(block: Block, window: Window, feature: Tensor) -> tuple[Tensor, Tensor
     top = top.masked_fill(top == -torch.inf, 0.0)
     query, centre = feature.to(block.k.dtype)[:, None].split([feature.shape[-1] - 1, 1], -1)
     gain = query @ block.k.transpose(-1, -2) - centre
-    return (scores - top).exp(), block.keep & ~edges, gain.exp(), top
+    return (scores - top).exp(), block.keep & ~edges, gain.clamp(max=LARGEST).exp(), top
 
 
 def _sink(block: Block, top: Tensor) -> Tensor | float:
@@ -105,12 +108,14 @@ class _FarLevel:
         at = torch.searchsorted(share, true).clamp(1, len(LEVELS) - 1)
         low, high = share.gather(-1, at - 1), share.gather(-1, at)
         part = ((true - low) / (high - low).clamp(min=1e-300)).clamp(0.0, 1.0)
-        return torch.cat([self._feature, levels[at - 1] + part * (levels[at] - levels[at - 1])], -1)
+        level = levels[at - 1] + part * (levels[at] - levels[at - 1])
+        level = level.masked_fill(true <= share[:, :1], -torch.inf)  # so little beyond the window that it is left out
+        return torch.cat([self._feature, level], -1)
 
 
 def _feature(block: Block) -> Tensor:
     captured = block.captured
-    valid, seen = captured.valid[:, None, :, None], captured.seen[:, None, :, None]
-    query = captured.scaling * (captured.q * valid).double().sum((0, 2)) / valid.sum().clamp(min=1)
-    key = (block.k * seen).double().sum((0, 2)) / seen.sum().clamp(min=1)
+    valid, seen = captured.valid[0, :, None], captured.seen[0, :, None]
+    query = captured.scaling * (captured.q[0] * valid).double().sum(1) / valid.sum().clamp(min=1)
+    key = (block.k[0] * seen).double().sum(1) / seen.sum().clamp(min=1)
     return torch.cat([query, (query * key).sum(-1, keepdim=True)], -1)
