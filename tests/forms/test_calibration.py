@@ -319,6 +319,25 @@ def test_importing_reads_neither_the_file_nor_the_machine(file):
     assert done.stdout == "[]\n"
 
 
+def test_tasks_take_turns_and_a_slow_machine_has_fewer(monkeypatch):
+    now, log = [0.0], []
+
+    def task(name, seconds):
+        def run():
+            log.append(name)
+            now[0] += seconds
+
+        return run
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    assert _calibration._repeat([task("a", 0.001), task("b", 0.002)]) == [
+        pytest.approx([0.001] * 15),
+        pytest.approx([0.002] * 15),
+    ]
+    assert log == ["a", "b"] * 16
+    assert _calibration._repeat([task("slow", 0.4)]) == [pytest.approx([0.4] * 5)]
+
+
 def test_a_real_measurement_is_plausible(file, monkeypatch):
     monkeypatch.setattr(_calibration, "crowded", lambda others: None)
     monkeypatch.setattr(_calibration, "unsteady", lambda seconds: None)

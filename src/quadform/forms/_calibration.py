@@ -20,6 +20,9 @@ COPIED = 64 * 2**20
 """Bytes of the tensor that is copied, more than a core's share of the caches."""
 STEPS = 20
 ROUNDS = 15
+FEWEST = 5
+BUDGET = 0.5
+"""Seconds after which a slow machine is content with the fewest rounds."""
 ATTEMPTS = 3
 
 Timings = dict[str, list[float]]
@@ -30,11 +33,12 @@ def calibrate(*, force: bool = False) -> Calibration:
 
         seconds = max(flops / flops_per_second, bytes / bytes_per_second) + steps * seconds_per_step
 
-    Medians of 15 interleaved repeats, about half a second in all: float32 products of 512 x 512 matrices; copies of a
-    64 MiB tensor, bytes read and written; a chain of small attention steps. One calibration is kept for each CPU, version
-    of torch and `torch.get_num_threads()`, in $QUADFORM_CACHE/calibration.json or the user's cache directory. Where there
-    is one it is returned and nothing is measured. Later calls, also of other processes, choose their forms by it; until
-    there is one they use static rates of a small CPU. What a form computes does not depend on the rates.
+    Medians of 15 interleaved repeats (5 on a slow machine), half a second or two in all: float32 products of 512 x 512
+    matrices; copies of a 64 MiB tensor, bytes read and written; a chain of small attention steps. One calibration is kept
+    for each CPU, version of torch and `torch.get_num_threads()`, in $QUADFORM_CACHE/calibration.json or the user's cache
+    directory. Where there is one it is returned and nothing is measured. Later calls, also of other processes, choose
+    their forms by it; until there is one they use static rates of a small CPU. What a form computes does not depend on
+    the rates.
 
     Args:
         force: measure even where a calibration is kept, and replace a file that cannot be read.
@@ -104,9 +108,12 @@ def _quiet(measure: Callable[[], Timings]) -> tuple[Timings, str | None]:
 
 def _repeat(tasks: list[Callable[[], object]]) -> list[list[float]]:
     """Seconds of each task in each round, the tasks taking turns; one round before them warms up."""
+    begin = time.perf_counter()
     times: list[list[float]] = [[] for _ in tasks]
     with torch.inference_mode():
-        for _ in range(ROUNDS + 1):
+        for done in range(ROUNDS + 1):
+            if done > FEWEST and time.perf_counter() - begin > BUDGET:
+                break
             for task, its in zip(tasks, times, strict=True):
                 start = time.perf_counter()
                 task()
