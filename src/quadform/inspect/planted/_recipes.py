@@ -163,8 +163,8 @@ def mixed_content(generator: Generator, causal: bool) -> Columns:
     return content(generator, 12, 1.4)
 
 
-def mixed_half_window(generator: Generator, causal: bool) -> Columns:
-    """Half of the weight in a window, half of it outside; both by content."""
+def mixed_leaky_window(generator: Generator, causal: bool) -> Columns:
+    """Content scores over all tokens, and a faint bump: three quarters of the weight in the window, the rest anywhere."""
     q, k = near(causal, 0.12 if causal else 0.18)
     return join((q, k), content(generator, 8, 1.3))
 
@@ -205,7 +205,7 @@ _MAKERS: tuple[tuple[str, str, Callable[[Generator, bool], Columns]], ...] = (
     ("low-rank", "low rank", low_rank),
     ("mean", "mean", mean),
     ("mixed-content", "mixed", mixed_content),
-    ("mixed-half-window", "mixed", mixed_half_window),
+    ("mixed-leaky-window", "mixed", mixed_leaky_window),
     ("mixed-two-offsets", "mixed", mixed_two_offsets),
 )
 
