@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from quadform.inspect._compare import BEST, DASH, METRICS, MINUS, SHOWN, Comparison, Side, medians, name_of, shown
+from quadform.inspect._compare import BEST, DASH, METRICS, SHOWN, Comparison, Side, medians, name_of, shown
 from quadform.inspect._glossary import TERMS
 from quadform.inspect._html import MAP_CELLS, Detail, cell, embedded, fill, form_list, head_data, palette_css
 from quadform.inspect._report import TIE
@@ -115,7 +115,7 @@ def _changes(comparison: Comparison, order: list[str]) -> list[dict[str, Any]]:
             "forms": [order.index(change.form_a), order.index(change.form_b)],
             "raw": [percent(change.raw_a), percent(change.raw_b)],
             "centred": [_percent(change.centred_a), _percent(change.centred_b)],
-            "difference": f"{100 * change.difference:+.0f}".replace("-", MINUS),
+            "difference": shown(round(100 * change.difference), signed=True),
         }
         for change in comparison.changes[:SHOWN]
     ]

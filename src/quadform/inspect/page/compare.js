@@ -5,7 +5,7 @@ function paintHead() {
   const found = view.head && data.sections.map(part => part.layers[view.head[0]] && part.layers[view.head[0]].heads[view.head[1]]);
   panel.hidden = !found || !found.some(Boolean);
   if (panel.hidden) return;
-  const value = (head, i, metric) => head ? errorOf(head, i, metric) : Infinity, points = x => isFinite(x) ? (x > 0 ? "+" : "") + (100 * x).toFixed(0).replace("-", "−") : "–";
+  const value = (head, i, metric) => head ? errorOf(head, i, metric) : Infinity, points = x => !isFinite(x) ? "–" : Math.round(100 * x) === 0 ? "0" : (x > 0 ? "+" : "−") + Math.abs(100 * x).toFixed(0);
   const cells = i => ["raw", "centred"].flatMap(metric => { const [a, b] = found.map(head => value(head, i, metric)); return [make("td", { class: "gap" }, exact(a)), make("td", {}, exact(b)), make("td", { class: "soft" }, points(b - a))]; });
   panel.replaceChildren(make("h2", { id: "head-title" }, `Layer ${view.head[0]}, head ${view.head[1]}`),
     make("p", {}, found.map((head, at) => head ? `${"AB"[at]}: kind ${kindName(head)}, best ${data.forms[best(head)].name} at ${exact(errorOf(head, best(head)))} (${view.metric}).` : `${"AB"[at]} has no such head.`).join(" ")),
