@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from quadform._errors import QuadformError
 from quadform.inspect import Batch, Captured, Receive
+from quadform.integrations.hugging_face._beside import Watch
 from quadform.integrations.hugging_face._grids import Grids
 
 NAME = "quadform_capture"
@@ -22,17 +23,22 @@ HARMLESS = frozenset(
     {
         "cache",
         "cache_position",
+        "deterministic",
         "is_causal",
         "output_attentions",
         "output_hidden_states",
         "past_key_values",
         "position_ids",
+        "return_dict",
         "sliding_window",
         "use_cache",
     }
 )
 SCORES = {"position_bias": "bias", "softcap": "softcap", "s_aux": "sink"}
 """Arguments that change the scores, and what `Captured` calls them."""
+
+MASKED = -9e3
+"""Numbers of a mask that are at most this mask: their weights are 0 beside any other score's."""
 
 CROSS = re.compile(r"cross|encoder_attn|enc_?dec", re.IGNORECASE)
 """What modules that attend from one sequence to another are called."""
@@ -45,6 +51,7 @@ class Recorder:
         self.names = {id(module): name for name, module in model.named_modules()}
         self.eager, self.receive, self.batch = eager, receive, batch
         self.grids = Grids(model, batch)
+        self.watch = Watch(model)
         self.calls: dict[str, int] = {}
 
     def name(self, module: nn.Module) -> str:
@@ -94,18 +101,35 @@ def attention(
     recorder = active.get()
     if recorder is None:
         raise QuadformError(f"attention implementation {NAME!r} works only inside quadform's capture")
+    with recorder.watch.paused():
+        output = _record(recorder, module, query, key, value, attention_mask, dropout, scaling, kwargs)
+    return output.transpose(1, 2).contiguous(), None
+
+
+def _record(
+    recorder: Recorder,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float,
+    scaling: float | None,
+    kwargs: dict[str, Any],
+) -> Tensor:
     name = recorder.name(module)
     _refuse_unknown(name, dropout, kwargs)
     eager = recorder.eager.get(id(getattr(module, "config", None)), False)
     keep, bias = _mask(name, module, query, key, attention_mask, None if eager else kwargs.get("is_causal"))
     call = recorder.calls.get(name, 0)
     recorder.calls[name] = call + 1
-    cross = query.shape[-2] != key.shape[-2] or bool(CROSS.search(name))
+    cross = query.shape[-2] != key.shape[-2] or bool(CROSS.search(".".join(name.split(".")[-2:])))
     given = _scores(name, query, key, kwargs)
     if bias is not None:
         given["bias"] = bias + given.get("bias", 0.0)
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    output = (_eager if eager or given else _fused)(query, key, value, keep, scale, **given)
+    compute = _eager if eager or given.keys() - {"bias"} else _fused
+    output = compute(query, key, value, keep, scale, **given)
     recorder.receive(
         Captured(
             name,
@@ -122,7 +146,7 @@ def attention(
             queries=recorder.queries(cross, query.shape[0], query.shape[-2]),
         )
     )
-    return output.transpose(1, 2).contiguous(), None
+    return output
 
 
 def _refuse_unknown(name: str, dropout: float, kwargs: dict[str, Any]) -> None:
@@ -168,7 +192,7 @@ def _mask(
         return keep, None
     bias = None
     if mask.dtype != torch.bool:
-        keep = mask > torch.finfo(mask.dtype).min / 2
+        keep = mask > MASKED
         if bool((keep & (mask != 0)).any()):
             bias = mask.masked_fill(~keep, 0.0)[..., :m].expand(-1, -1, n, -1)
         mask = keep
@@ -200,12 +224,15 @@ def _eager(
     return weights[..., : keep.shape[-1]] @ value
 
 
-def _fused(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, scale: float) -> Tensor:
+def _fused(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, scale: float, bias: Tensor | None = None) -> Tensor:
     """As transformers' own "sdpa", which leaves the mask out where it can and so rounds differently."""
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     attend: Callable[..., Tensor] = nn.functional.scaled_dot_product_attention
     n = query.shape[-2]
+    if bias is not None:
+        mask = torch.where(keep, bias, torch.finfo(query.dtype).min).contiguous()
+        return attend(query, key, value, attn_mask=mask, scale=scale)
     if bool(keep.all()):
         return attend(query, key, value, scale=scale)
     if n == key.shape[-2] and bool((keep == torch.ones_like(keep[0, 0]).tril()).all()):

@@ -75,7 +75,8 @@ def capturing(model: nn.Module, batch: Batch, receive: Receive) -> Iterator[Reco
     try:
         for config, _ in before.values():
             config._attn_implementation_internal = NAME
-        yield recorder
+        with recorder.watch.watching():
+            yield recorder
     finally:
         active.reset(token)
         for config, old in before.values():

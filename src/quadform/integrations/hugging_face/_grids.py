@@ -17,13 +17,17 @@ TEXT = re.compile(r"text|language|decoder|lm_head|qformer", re.IGNORECASE)
 STRIDES = (8, 14, 16, 32, 64)
 """Cells of the feature maps that convolutional stems hand to an encoder without patches, such as DETR's."""
 
+ELSEWHERE = frozenset({"videoprism_vision_model", "vit_mae", "xclip", "xclip_vision_model", "yolos"})
+"""Types of models with tokens behind their patches, or with patches in a random order: a line, no grid."""
+
 
 class Grids:
     """Finds the grid of a module's tokens from the size of the images and the patches named in the configurations."""
 
     def __init__(self, model: nn.Module, batch: Batch) -> None:
         pixels = batch.get("pixel_values")
-        self._image = tuple(pixels.shape[-2:]) if isinstance(pixels, Tensor) and pixels.ndim == 4 else None
+        known = ELSEWHERE.isdisjoint(getattr(part, "model_type", "") for part in _configurations(model.config))
+        self._image = tuple(pixels.shape[-2:]) if isinstance(pixels, Tensor) and pixels.ndim == 4 and known else None
         self._patches = list(dict.fromkeys(_patch_sizes(model.config))) if self._image else []
         self._windows = list(dict.fromkeys(_windows(model.config))) if self._image else []
 
@@ -36,8 +40,9 @@ class Grids:
                 return Grid((size, size))
         for patch in self._patches:
             sizes = tuple(side // step for side, step in zip(self._image, patch, strict=True))
-            if 0 <= tokens - prod(sizes) <= MOST_SPECIAL and prod(sizes):
-                return Grid(sizes, tokens - prod(sizes))
+            cells = prod(sizes)
+            if cells and 0 <= tokens - cells <= MOST_SPECIAL:
+                return Grid(sizes, tokens - cells)
         if self._patches:
             return None
         for stride in STRIDES:
