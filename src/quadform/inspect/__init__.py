@@ -8,6 +8,7 @@ from quadform.inspect._adapters import (
     register_capture as register_capture,
 )
 from quadform.inspect._captured import Captured as Captured
+from quadform.inspect._compare import Comparison as Comparison, compare as compare
 from quadform.inspect._grid import Grid as Grid
 from quadform.inspect._inspect import inspect as inspect
 from quadform.inspect._layers import inspect_heads as inspect_heads

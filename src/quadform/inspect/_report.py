@@ -208,6 +208,12 @@ class Report:
 
         return _terminal.summary_table(self, length)
 
+    def sentences(self, length: int | None = None) -> list[str]:
+        """What the numbers at a length mean, in plain sentences."""
+        from quadform.inspect import _summary
+
+        return _summary.summarise(self, length)
+
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values, with the schema's name and version."""
         return {"schema": SCHEMA, **asdict(self)}
