@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 import torch
 from tests.inspect.planted import PlantedCapture, PlantedModel, token_batches
@@ -47,6 +50,40 @@ def test_progress_is_told_of_every_batch():
     seen: list[tuple[str, int, int]] = []
     report_of(token_batches(4, 2, 16, seed=0), progress=lambda *step: seen.append(step))
     assert seen == [("fitting", 1, 4), ("fitting", 2, 4), ("measuring", 3, 4), ("measuring", 4, 4)]
+
+
+class Interrupting(PlantedCapture):
+    """Presses Ctrl-C during the batch of a number."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at = at
+
+    def run(self, model, batch, receive) -> None:
+        super().run(model, batch, receive)
+        if self.batches == self.at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("at, partial", [(2, False), (2, True), (5, False)])
+def test_an_interruption_raises(at: int, partial: bool):
+    """Without `partial`, and before anything is measured."""
+    with pytest.raises(KeyboardInterrupt):
+        inspect(
+            PlantedModel(), token_batches(6, 2, 16, seed=0), capture=Interrupting(at), partial=partial, bounds=False,
+            costs=False,
+        )  # fmt: skip
+
+
+def test_an_interruption_leaves_a_partial_report_on_request():
+    batches = [*token_batches(6, 2, 16, seed=0), *token_batches(2, 2, 24, seed=1)]
+    options = {"bounds": False, "costs": False}
+    report = inspect(PlantedModel(), batches, capture=Interrupting(5), partial=True, **options)
+    assert not report.complete and [section.length for section in report.sections] == [16]
+    assert report.section().measured_sequences == 4
+    whole = inspect(PlantedModel(), batches[3:5], fit=batches[:3], capture=PlantedCapture(), **options)
+    assert whole.complete and whole.section().layers == report.section().layers
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_tokens_are_those_of_the_sequence_shown_without_its_padding():

@@ -66,7 +66,7 @@ class _MeanWeights:
         weights = block.measured(block.weights)
         if self._first is None:
             self._first = block.captured
-            size = (heads, n, m if m <= WHOLE else POOL * self._k)
+            size = (heads, n, m if m <= WHOLE else min(m, POOL * self._k))
             self._pool = torch.zeros(size, dtype=torch.int32, device=block.k.device)
             self._sums = torch.zeros(size, device=block.k.device)
             self._keys = m
