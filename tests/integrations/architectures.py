@@ -66,6 +66,12 @@ class Architecture:
         """The role that the table gives to a module."""
         return next(role for part, role in self.roles.items() if part in module)
 
+    def attention(self) -> str:
+        """The kinds of its attention and what else it has, in words."""
+        kinds = ", ".join(sorted(set(self.roles.values()), key=("bidirectional", "causal", "cross").index))
+        beside = f"{self.beside} beside it" if self.beside else ""
+        return "; ".join(filter(None, (kinds, ", ".join(self.has), beside)))
+
 
 def ids(rows: int = 2, n: int = 12, *, padding: int = 4, seed: int = 0, name: str = "input_ids") -> dict[str, Tensor]:
     """Random ids, the last row padded at its end."""

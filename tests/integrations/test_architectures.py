@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -158,3 +159,50 @@ def test_a_refused_architecture_says_why(item: Architecture):
         CAPTURE.check(model, item.inputs())
     with torch.no_grad(), pytest.raises(QuadformError, match=sentence):
         CAPTURE.run(model, item.inputs(), lambda _: None)
+
+
+def test_the_page_lists_exactly_the_table():
+    """scripts/architectures.py writes it."""
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text("utf-8")
+    rows = [tuple(cell.strip() for cell in line[1:-1].split("|")) for line in page.splitlines() if line[:2] == "| "]
+    assert len(rows) == len(TABLE) + 1
+    for item, (name, model, attention, captured) in zip(TABLE, rows[1:], strict=True):
+        assert (name, model) == (item.name, f"`{item.model}`")
+        assert attention == ("" if item.refused else item.attention())
+        assert captured.startswith(f"no: {item.refused}") if item.refused else captured == "yes, <= 1e-6"
+    assert f"with {len(TABLE)} architectures" in page
+    assert f"{len(ROUTED)} are captured, and {len(REFUSED)} are\nrefused" in page
+
+
+class ByHand(torch.nn.Module):
+    """A model with an attention layer of its own behind it; heads are folded into the batch."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        scores = states @ states.transpose(1, 2)
+        return scores.softmax(-1).to(states.dtype).reshape(scores.shape) @ states
+
+
+class Router(torch.nn.Module):
+    """A choice of experts by a softmax over three dimensions, which is no attention."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        return states * states.softmax(-1)
+
+
+@pytest.mark.parametrize("kind, refused", [(ByHand, True), (Router, False)])
+def test_attention_beside_the_interface_is_refused_and_nothing_else(kind: type[torch.nn.Module], refused: bool):
+    bert = next(item for item in TABLE if item.name == "BERT")
+    model = bert.build()
+    model.encoder.layer[1].output.add_module("beside", kind())
+    model.encoder.layer[1].output.register_forward_hook(lambda module, _, states: module.beside(states))
+    if refused:
+        with (
+            torch.no_grad(),
+            pytest.raises(QuadformError, match=r"^encoder\.layer\.1\.output\.beside computes attention"),
+        ):
+            CAPTURE.check(model, bert.inputs())
+    else:
+        with torch.no_grad():
+            assert CAPTURE.check(model, bert.inputs()) <= 1e-6
+    assert model.config._attn_implementation == "sdpa"
+    assert torch.ones(1, 1, 1, 2).softmax(-1).sum() == 1, "nothing is watched any more"

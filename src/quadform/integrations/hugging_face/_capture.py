@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect as source
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from quadform.inspect import Batch, Receive
 from quadform.integrations.hugging_face._attention import NAME, Recorder, active, register
 
 TOLERANCE = 1e-6
+_ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
 
 
 def is_hugging_face(model: nn.Module) -> bool:
@@ -94,6 +96,8 @@ def attention_modules(model: nn.Module) -> list[str]:
     can_set = getattr(model, "_can_set_attn_implementation", None)
     names = [name for name, module in model.named_modules() if _uses_interface(type(module))]
     if can_set is None or not can_set() or not names:
+        if not any(_ATTENTION.search(type(module).__name__) for module in model.modules()):
+            raise QuadformError(f"{type(model).__name__} has no attention, so there is nothing to capture")
         raise QuadformError(
             f"{type(model).__name__} computes attention in its own way, not through transformers' attention "
             "interface, so it cannot be captured"
