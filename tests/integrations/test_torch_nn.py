@@ -389,6 +389,41 @@ def test_attention_by_hand_is_refused_by_name(kind: type[nn.Module]):
     assert has_attention(kind())
 
 
+def helper(x: torch.Tensor) -> torch.Tensor:
+    """Attention by hand, outside any module."""
+    return (x @ x.transpose(1, 2)).softmax(-1) @ x
+
+
+class WithHelper(nn.Module):
+    """Attention that its forward does not show."""
+
+    def forward(self, x):
+        return helper(x)
+
+
+def test_attention_by_hand_in_a_helper_is_noticed_when_it_runs():
+    model = nn.Sequential(Grouped(), WithHelper()).eval()
+    refused(model, "^1 computes attention in its own way beside PyTorch's", input=random(2, N, WIDTH))
+
+
+class Experts(nn.Module):
+    """A mixture: a softmax that is no attention."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.gate, self.experts = nn.Linear(WIDTH, 2), nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+
+    def forward(self, x):
+        weights = self.gate(x).softmax(-1)
+        return sum(weights[..., at, None] * expert(x) for at, expert in enumerate(self.experts))
+
+
+def test_a_softmax_that_is_no_attention_is_let_through():
+    calls = captured(nn.Sequential(Grouped(), Experts()).eval(), {"input": random(2, N, WIDTH)})
+    assert [call.module for call in calls] == ["0"]
+
+
 class Folded(nn.Module):
     """Heads folded into the batch."""
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect as source
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from math import inf
 from typing import Any
 
 import torch
@@ -18,6 +17,9 @@ from torch.overrides import TorchFunctionMode
 from quadform._errors import ArgumentError, QuadformError
 from quadform.inspect import Batch, Captured, Grid, Receive
 from quadform.integrations import _attention_calls as calls
+from quadform.integrations._attention_modules import attention_modules
+from quadform.integrations._outputs import tensors, worst_difference
+from quadform.integrations.hugging_face._beside import Watch
 
 TOLERANCE = 1e-6
 ROUNDING = 1e-4
@@ -25,11 +27,6 @@ ROUNDING = 1e-4
 FindGrid = Callable[[nn.Module, Batch], "Grid | None"]
 Prepare = Callable[[nn.Module], AbstractContextManager[None]]
 
-_CALLS = re.compile(r"scaled_dot_product_attention\(|multi_head_attention_forward\(")
-_BY_HAND = re.compile(
-    r"softmax\(.*?(@|matmul\(|bmm\(|einsum\()|flex_attention\(|memory_efficient_attention\(", re.DOTALL
-)
-_PRODUCT = re.compile(r"@|matmul\(|bmm\(|einsum\(")
 _CROSS = re.compile(r"cross|encoder_attn|enc_?dec", re.IGNORECASE)
 _SIGNATURE = source.signature(F.multi_head_attention_forward)
 
@@ -66,11 +63,11 @@ class ModuleCapture:
             raise QuadformError(f"{name} returned no floating-point tensor to compare the captured run with")
         output, recorder = self._run(model, batch, lambda _: None)
         ours = tensors(output)
-        error, what, limit = _worst(name, own, ours, recorder.rows, TOLERANCE)
+        error, what, limit = worst_difference(name, own, ours, recorder.rows, TOLERANCE)
         if limit < error <= ROUNDING:
             with self.prepare(model) if self.prepare else nullcontext(), without_fused_layers():
                 plain = tensors(_forward(model, batch))
-            error, what, limit = _worst(name, plain, ours, recorder.rows, TOLERANCE)
+            error, what, limit = worst_difference(name, plain, ours, recorder.rows, TOLERANCE)
         if not error <= limit:
             raise QuadformError(
                 f"{name}: the captured computation changes its {what} by {error:.1e} (tolerance {limit:.0e}), so its "
@@ -108,6 +105,7 @@ class Recorder(TorchFunctionMode):
         self.calls: dict[str, int] = {}
         self.rows: dict[tuple[int, ...], Tensor] = {}
         self.stack: list[str] = []
+        self.beside = Beside(model)
         self.seen: dict[str, Tensor] = {}
 
     @contextmanager
@@ -118,7 +116,7 @@ class Recorder(TorchFunctionMode):
             hooks.register_module_forward_hook(self._leave, always_call=True),
         ]
         try:
-            with without_fused_layers(), self:
+            with without_fused_layers(), self.beside.watching(), self:
                 yield
         finally:
             for handle in handles:
@@ -127,9 +125,11 @@ class Recorder(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is F.scaled_dot_product_attention:
-            return self._hand_over(calls.scaled_dot_product(self._name(), *args, **kwargs))[0]
+            with self.beside.paused():
+                return self._hand_over(calls.scaled_dot_product(self._name(), *args, **kwargs))[0]
         if func is F.multi_head_attention_forward:
-            return self._multi_head(*args, **kwargs)
+            with self.beside.paused():
+                return self._multi_head(*args, **kwargs)
         return func(*args, **kwargs)
 
     def _enter(self, module: nn.Module, args: Any) -> None:
@@ -195,6 +195,16 @@ class Recorder(TorchFunctionMode):
         return output, weights
 
 
+class Beside(Watch):
+    """Refuses attention that a model computes neither by a captured function nor in a forward that looks like it."""
+
+    def _refuse(self, does: str = "computes attention in its own way") -> None:
+        raise QuadformError(
+            f"{self._module()} {does} beside PyTorch's attention functions, so not all attention of the model can be "
+            "captured; capture a part of the model without it"
+        )
+
+
 @contextmanager
 def without_fused_layers() -> Iterator[None]:
     """Within it, torch runs no encoder layer as one kernel, which would call neither of the attention functions."""
@@ -206,61 +216,6 @@ def without_fused_layers() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-def attention_modules(model: nn.Module) -> list[str]:
-    """Names of all modules that compute attention through PyTorch's functions.
-
-    Raises:
-        QuadformError: there is none, a module computes attention by hand, or the model is compiled.
-    """
-    found = []
-    for name, module in model.named_modules():
-        shown = name or type(model).__name__
-        if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
-            raise QuadformError(f"{shown}: a compiled module; capture the model before torch.compile")
-        if calls_attention(module):
-            found.append(shown)
-        elif by_hand(module):
-            raise QuadformError(
-                f"{shown} ({type(module).__module__}.{type(module).__name__}) computes attention in its own way, not "
-                "through PyTorch's attention functions, so it cannot be captured"
-            )
-    if not found:
-        raise QuadformError(f"{type(model).__name__}: no module calls PyTorch's attention functions")
-    return found
-
-
-def calls_attention(module: nn.Module) -> bool:
-    """Whether a module is an nn.MultiheadAttention or its forward calls one of PyTorch's attention functions."""
-    return isinstance(module, nn.MultiheadAttention) or bool(_CALLS.search(_forward_source(type(module))))
-
-
-def by_hand(module: nn.Module) -> bool:
-    """Whether a module's forward looks like attention of its own: a product behind a softmax, or another library's."""
-    text = _forward_source(type(module))
-    if calls_attention(module):
-        return False
-    softmax = any(isinstance(child, nn.Softmax) for child in module.children())
-    return bool(_BY_HAND.search(text)) or (softmax and bool(_PRODUCT.search(text)))
-
-
-def derives_from(model: nn.Module, library: str) -> bool:
-    """Whether a class of the model's is from a library; imports nothing."""
-    return any(base.__module__.partition(".")[0] == library for base in type(model).__mro__)
-
-
-def tensors(output: Any, name: str = "output") -> dict[str, Tensor]:
-    """The floating-point tensors inside an output, by their path."""
-    if isinstance(output, Tensor):
-        return {name: output} if output.is_floating_point() else {}
-    if isinstance(output, Mapping):
-        parts = [(f"{name}.{key}", value) for key, value in output.items()]
-    elif isinstance(output, tuple | list):
-        parts = [(f"{name}[{at}]", value) for at, value in enumerate(output)]
-    else:
-        parts = []
-    return {key: tensor for path, part in parts for key, tensor in tensors(part, path).items()}
-
-
 def _forward(model: nn.Module, batch: Batch) -> Any:
     parameters = source.signature(model.forward).parameters
     first = next(iter(parameters), "")
@@ -268,40 +223,3 @@ def _forward(model: nn.Module, batch: Batch) -> Any:
     if len(unknown) == 1 and first not in batch:
         return model(batch[unknown[0]], **{key: value for key, value in batch.items() if key != unknown[0]})
     return model(**batch)
-
-
-def _worst(
-    model: str,
-    own: Mapping[str, Tensor],
-    ours: Mapping[str, Tensor],
-    rows: Mapping[tuple[int, ...], Tensor],
-    tolerance: float,
-) -> tuple[float, str, float]:
-    """(relative error, name, what it may be) of the output that exceeds its tolerance most."""
-    found = []
-    for name in own:
-        a, b = _unpadded(own[name], rows), _unpadded(ours[name], rows)
-        if not bool(torch.isfinite(a).all()):
-            raise QuadformError(f"{model}: its {name} is not finite (NaN or infinity)")
-        norm = float(a.double().norm())
-        error = float((a.double() - b.double()).norm()) / norm if norm else 0.0
-        found.append((error if error == error else inf, name, max(tolerance, torch.finfo(a.dtype).eps)))
-    return max(found, key=lambda entry: entry[0] / entry[2])
-
-
-def _unpadded(tensor: Tensor, rows: Mapping[tuple[int, ...], Tensor]) -> Tensor:
-    """The rows of a (B, N, ...) or (N, B, ...) tensor that are no padding; where B = N those that are none either way."""
-    shape = tuple(tensor.shape[:2])
-    found = [rows[shape]] if shape in rows else []
-    if shape[::-1] in rows and len(shape) == 2:
-        found.append(rows[shape[::-1]].T)
-    for mask in found[1:]:
-        found[0] = found[0] & mask
-    return tensor[found[0]] if found else tensor
-
-
-def _forward_source(kind: type[nn.Module]) -> str:
-    try:
-        return source.getsource(kind.forward)
-    except (OSError, TypeError):
-        return ""

@@ -9,7 +9,8 @@ from torch import nn
 
 from quadform._errors import QuadformError
 from quadform.inspect import Batch, Capture, Grid
-from quadform.integrations._module_capture import ModuleCapture, derives_from
+from quadform.integrations._attention_modules import derives_from
+from quadform.integrations._module_capture import ModuleCapture
 
 _SWITCH = "fused_attn"
 """The attribute by which timm's attention modules choose PyTorch's function."""

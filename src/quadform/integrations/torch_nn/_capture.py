@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import nn
 
 from quadform.inspect import Capture, Grid
-from quadform.integrations._module_capture import ModuleCapture, by_hand, calls_attention, derives_from
+from quadform.integrations._attention_modules import by_hand, calls_attention, derives_from
+from quadform.integrations._module_capture import ModuleCapture
 
 
 def torch_capture(grid: Grid | None = None) -> Capture:
