@@ -33,7 +33,7 @@ def test_the_captured_run_is_the_model(kind: str, implementation: str, padding: 
     inputs = batch(padding=padding, left=left)
     assert CAPTURE.check(model, inputs) <= 1e-6
     own = model(**inputs).last_hidden_state
-    with capturing(model, lambda _: None):
+    with capturing(model, inputs, lambda _: None):
         ours = model(**inputs).last_hidden_state
     mask = inputs["attention_mask"].bool()
     torch.testing.assert_close(ours[mask], own[mask], rtol=0, atol=2e-5 if implementation == "sdpa" else 0)
@@ -73,7 +73,7 @@ def test_a_missing_mask_function_is_noticed():
     """transformers passes no mask at all to an attention function without a mask function of its name."""
     model, inputs = tiny("bert"), batch(padding=5)
     mapping = transformers.AttentionMaskInterface._global_mapping
-    with capturing(model, lambda _: None):
+    with capturing(model, inputs, lambda _: None):
         function = mapping.pop(NAME)
         try:
             wrong = model(**inputs).last_hidden_state
@@ -84,7 +84,7 @@ def test_a_missing_mask_function_is_noticed():
 
 
 def test_a_causal_module_without_a_mask_is_refused():
-    with pytest.raises(QuadformError, match="came without a mask"), capturing(tiny("gpt2"), lambda _: None):
+    with pytest.raises(QuadformError, match="came without a mask"), capturing(tiny("gpt2"), batch(), lambda _: None):
         _causal_call(None)
 
 
@@ -105,41 +105,61 @@ def _causal_call(mask, **options):
     return attention(module, q, q, q, mask, **options)
 
 
-@pytest.mark.parametrize("argument", ["position_bias", "softcap", "s_aux", "head_mask", "anything_new"])
+@pytest.mark.parametrize("argument", ["head_mask", "sinks", "anything_new"])
 def test_unknown_arguments_are_refused_by_name(argument: str):
     mask = torch.ones(1, 1, 4, 4, dtype=torch.bool).tril()
     with (
         pytest.raises(QuadformError, match=f"layer: its attention takes {argument}"),
-        capturing(tiny("bert"), lambda _: None),
+        capturing(tiny("bert"), batch(), lambda _: None),
     ):
         _causal_call(mask, **{argument: torch.zeros(1)})
 
 
-def test_a_mask_that_is_a_bias_and_dropout_are_refused():
-    with pytest.raises(QuadformError, match="adds a score bias"), capturing(tiny("bert"), lambda _: None):
-        _causal_call(torch.full((1, 1, 4, 4), -0.5))
-    with pytest.raises(QuadformError, match=r"dropout of 0\.1 is on"), capturing(tiny("bert"), lambda _: None):
+@pytest.mark.parametrize("argument, message", [("position_bias", r"position_bias is \(1,\)"), ("s_aux", "s_aux has 1")])
+def test_known_arguments_of_an_unknown_shape_are_refused(argument: str, message: str):
+    mask = torch.ones(1, 1, 4, 4, dtype=torch.bool).tril()
+    with pytest.raises(QuadformError, match=f"layer: its {message}"), capturing(tiny("bert"), batch(), lambda _: None):
+        _causal_call(mask, **{argument: torch.zeros(1)})
+
+
+def test_a_mask_may_be_a_bias():
+    calls: list[Captured] = []
+    mask = torch.full((1, 1, 4, 4), -0.5)
+    mask[..., 2:] = torch.finfo(torch.float32).min
+    with pytest.raises(QuadformError, match="never ran"), capturing(tiny("bert"), batch(), calls.append):
+        _causal_call(mask, softcap=None)
+    assert calls[0].bias is not None and torch.equal(calls[0].bias[..., :2], mask[..., :2])
+    assert calls[0].keep[0, 0, 0].tolist() == [True, True, False, False]
+
+
+def test_dropout_is_refused():
+    with pytest.raises(QuadformError, match=r"dropout of 0\.1 is on"), capturing(tiny("bert"), batch(), lambda _: None):
         _causal_call(torch.zeros(1, 1, 4, 4), dropout=0.1, softcap=None)
 
 
-@pytest.mark.parametrize("kind, argument", [("t5", "position_bias"), ("gemma2", "softcap")])
-def test_models_with_more_in_their_attention_are_refused(kind: str, argument: str):
-    model = tiny(kind)
-    model = model.encoder if kind == "t5" else model
-    with pytest.raises(QuadformError, match=argument):
-        inspect(model, [batch(), batch(seed=1)])
-    assert model.config._attn_implementation != NAME
+def test_encoder_decoder_models_are_inspected_whole():
+    """T5: a position bias in every self-attention; BART: cross-attention by its name even between equal lengths."""
+    inputs = [{**batch(seed=seed), "decoder_input_ids": batch(seed=seed + 5)["input_ids"]} for seed in (0, 1)]
+    report = inspect(tiny("t5"), inputs, bounds=False, costs=False)
+    assert [(layer.role, layer.causal, layer.extras) for layer in report.section().layers] == [
+        ("self", False, ("bias",)), ("self", True, ("bias",)), ("cross", False, ())
+    ]  # fmt: skip
+    report = inspect(tiny("bart"), inputs, bounds=False, costs=False)
+    assert [(layer.role, layer.causal) for layer in report.section().layers] == [
+        ("self", False), ("self", True), ("cross", False)
+    ]  # fmt: skip
+    assert set(report[2, 0].errors) == {"mean", "graph-16", "kernel-taylor2", "nystrom-16", "top-16", "rank-16"}
 
 
-def test_cross_attention_is_refused_even_between_equal_lengths():
-    with pytest.raises(QuadformError, match=r"decoder\.layers\.0\.encoder_attn: cross-attention"):
-        inspect(tiny("bart"), [batch(), batch(seed=1)])
-    assert inspect(tiny("bart").encoder, [batch(), batch(seed=1)]).reproduction <= 1e-6
+def test_a_soft_cap_is_inspected():
+    report = inspect(tiny("gemma2"), [batch(), batch(seed=1)], bounds=False, costs=False)
+    assert {layer.extras for layer in report.section().layers} == {("softcap",)}
+    assert "soft cap" in report.section().layers[0].refusals["kernel-taylor2"]
 
 
 def test_a_model_outside_the_interface_is_refused():
     with pytest.raises(QuadformError, match="BloomModel computes attention in its own way"):
-        inspect(tiny("bloom"), [batch(), batch(seed=1)])
+        inspect(tiny("bloom"), [batch(), batch(seed=1)], costs=False)
 
 
 def test_a_module_that_never_runs_is_named():
@@ -174,12 +194,12 @@ def test_nan_weights_are_refused():
     model = tiny("llama")
     model.layers[1].self_attn.v_proj.weight.data[0, 0] = torch.nan
     with pytest.raises(QuadformError, match="not finite"):
-        inspect(model, [batch(), batch(seed=1)])
+        inspect(model, [batch(), batch(seed=1)], costs=False)
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "mistral"])
 def test_inspection_of_every_shape_of_model(kind: str):
-    report = inspect(tiny(kind), [batch(n=16), batch(n=16, seed=1)])
+    report = inspect(tiny(kind), [batch(n=16), batch(n=16, seed=1)], costs=False)
     assert report.reproduction <= 1e-6
     layers = report.section().layers
     assert [len(layer.heads) for layer in layers] == [4, 4]
@@ -191,7 +211,7 @@ def test_inspection_of_every_shape_of_model(kind: str):
 
 
 def test_inspection_in_bfloat16():
-    report = inspect(tiny("llama").to(torch.bfloat16), [batch(), batch(seed=1)])
+    report = inspect(tiny("llama").to(torch.bfloat16), [batch(), batch(seed=1)], costs=False)
     assert report.reproduction <= torch.finfo(torch.bfloat16).eps
 
 
@@ -199,7 +219,7 @@ def test_a_shared_module_is_reported_once_a_call():
     """The trained ALBERT runs one attention module twelve times."""
     model = transformers.AutoModel.from_pretrained(albert_directory(), local_files_only=True).eval()
     assert isinstance(find_capture(model), HuggingFaceCapture)
-    report = inspect(model, reaction_batches())
+    report = inspect(model, reaction_batches(), costs=False)
     layers = report.section().layers
     assert len({layer.module for layer in layers}) == 1
     assert [layer.call for layer in layers] == list(range(12))

@@ -14,6 +14,9 @@ from quadform.inspect._mixers import Mixer, Shape
 from quadform.inspect.candidates._candidate import Unfitted
 from quadform.inspect.candidates._kernel import not_q_k_alone
 
+CUTOFF = 1e-3
+"""Singular values below this share of the largest count as 0 in the pseudo-inverse, which else blows up."""
+
 
 @dataclass(frozen=True)
 class Nystrom(Unfitted):
@@ -59,7 +62,9 @@ class Nystrom(Unfitted):
         scores = (means @ block.k.transpose(-1, -2) * captured.scaling).masked_fill(
             ~captured.seen[:, None, None], -torch.inf
         )
-        return torch.linalg.pinv(inner.double()).to(inner.dtype) @ (scores.softmax(-1).nan_to_num() @ block.v)
+        return torch.linalg.pinv(inner.double(), rtol=CUTOFF).to(inner.dtype) @ (
+            scores.softmax(-1).nan_to_num() @ block.v
+        )
 
     def _means(self, values: Tensor, valid: Tensor) -> Tensor:
         """(B, H, m, D): means of (B, H, N, D) over m segments of the valid tokens."""

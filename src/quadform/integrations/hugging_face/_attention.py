@@ -169,7 +169,10 @@ def _scores(name: str, query: Tensor, key: Tensor, kwargs: dict[str, Any]) -> di
         shape, whole = given["bias"].shape, (batch, heads, n, key.shape[-2])
         if len(shape) != 4 or any(size not in (1, full) for size, full in zip(shape, whole, strict=True)):
             raise QuadformError(f"{name}: its position_bias is {tuple(shape)}, where capture knows {whole}")
-        given["bias"] = given["bias"].expand(-1, -1, n, key.shape[-2])
+        if bool(given["bias"].any()):
+            given["bias"] = given["bias"].expand(-1, -1, n, key.shape[-2])
+        else:  # T5's cross-attention gets one of zeros
+            del given["bias"]
     if "sink" in given:
         if given["sink"].numel() != heads:
             raise QuadformError(f"{name}: its s_aux has {given['sink'].numel()} numbers for {heads} heads")
