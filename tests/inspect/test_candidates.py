@@ -9,7 +9,18 @@ import pytest
 import torch
 from tests.inspect.planted import NEVER, causal, measure, planted, raw_errors, values
 
-from quadform.inspect import CANDIDATES, Captured, FixedGraph, Grid, Hybrid, LowRank, Nystrom, Taylor, inspect_heads
+from quadform.inspect import (
+    CANDIDATES,
+    Captured,
+    FixedGraph,
+    Grid,
+    Hybrid,
+    LowRank,
+    Nystrom,
+    Taylor,
+    Window,
+    inspect_heads,
+)
 from quadform.inspect._block import Block, blocks
 from quadform.inspect._structure import summarise
 from quadform.inspect.candidates import _graph
@@ -52,7 +63,7 @@ def test_scores_with_a_cap_a_bias_and_a_learned_sink():
     errors = raw_errors(head, head)
     assert "kernel-taylor2" not in errors and "nystrom-16" not in errors
     assert errors["window-32+sinks"] > 0.001
-    wide = applied(replace(CANDIDATE["window-32"], size=2 * N), head, head)
+    wide = applied(Window(size=2 * N), head, head)
     torch.testing.assert_close(wide.double(), weights @ head.v.double(), rtol=1e-4, atol=1e-5)
 
 
@@ -84,7 +95,7 @@ def test_nystrom_through_every_token_is_the_head_itself():
 def test_the_low_rank_oracle_is_nearly_the_best_of_its_rank():
     head = content(4, dim=12)
     weights = Block(head, 0, N).weights.double()
-    u, s, v = torch.linalg.svd(weights)
+    u = torch.linalg.svd(weights).U
     projected = u[..., :4] @ u[..., :4].mT @ head.output.double()
     torch.testing.assert_close(applied(LowRank(rank=4), head, head).double(), projected, rtol=0.03, atol=0.03)
     assert (projected - head.output).norm() > 0.05 * head.output.norm()
@@ -208,7 +219,7 @@ def test_cross_attention_has_no_offsets():
     assert {"convolution-15", "window-32", "window-32+sinks", "hybrid-32"} == set(layer.refusals)
     assert set(layer.heads[0].errors) == {"mean", "graph-16", "kernel-taylor2", "nystrom-16", "top-16", "rank-16"}
     assert layer.heads[0].structure["offset_share"] is None and layer.heads[0].views.kernel == []
-    assert layer.heads[0].structure["effective_degree"] > 1.0
+    assert (layer.heads[0].structure["effective_degree"] or 0.0) > 1.0
 
 
 def test_decay_is_an_exponential_s_half_life():
@@ -218,7 +229,7 @@ def test_decay_is_an_exponential_s_half_life():
     middle = replace(head, q=head.q.clone())
     found = summarise(measure([middle], [middle]).structure.values, head.place)
     assert found["half_life"][0] == pytest.approx(6.93, rel=0.25)
-    assert found["decay_fit"][0] > 0.95
+    assert (found["decay_fit"][0] or 0.0) > 0.95
 
 
 def test_edges_for_95_percent_of_the_mass():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 import pytest
 import torch
@@ -77,7 +78,7 @@ def test_an_interruption_raises(at: int, partial: bool):
 
 def test_an_interruption_leaves_a_partial_report_on_request():
     batches = [*token_batches(6, 2, 16, seed=0), *token_batches(2, 2, 24, seed=1)]
-    options = {"bounds": False, "costs": False}
+    options: dict[str, Any] = {"bounds": False, "costs": False}
     report = inspect(PlantedModel(), batches, capture=Interrupting(5), partial=True, **options)
     assert not report.complete and [section.length for section in report.sections] == [16]
     assert report.section().measured_sequences == 4

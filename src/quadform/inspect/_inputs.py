@@ -37,8 +37,8 @@ def shape(batch: Batch) -> torch.Size:
     """The shape of a batch's main tensor: sequences first."""
     values = [value for value in batch.values() if isinstance(value, Tensor) and value.ndim >= 2]
     named = [batch[name] for name in MAIN if isinstance(batch.get(name), Tensor)]
-    main = (named or values or [None])[0]
-    if not isinstance(main, Tensor) or main.ndim < 2:
+    main = next(iter(named or values), None)
+    if main is None or main.ndim < 2:
         raise ArgumentError("batches", "tensors (B, N, ...) in every mapping", sorted(batch))
     return main.shape
 

@@ -80,7 +80,11 @@ class Snapshot:
         peak = float(means.max())
         levels = (255 * (means / max(peak, 1e-300)).sqrt()).round().to(torch.uint8)
         edges = self._strongest(self._edges[head])
-        kernel, reach, apart, past, future = [], [], [], [], []
+        kernel: list[float] = []
+        past: list[float] = []
+        future: list[float] = []
+        reach: list[int] = []
+        apart: list[int] = []
         if "offset_far" in sums:
             kernel, reach = _kernel(sums["offset_weight"][head], sums["offset_pairs"][head], place)
             apart, past, future = _beyond(sums["offset_far"][head], float(sums["rows"][head]), place)
