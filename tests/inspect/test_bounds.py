@@ -258,20 +258,22 @@ def test_heads_with_masks_of_their_own():
         assert together[at] == bounds(head(scores[:, at : at + 1], keep)).values()[0]
 
 
-def test_every_part_of_the_scores_counts():
-    """Grouped keys, a bias, a cap and a learned sink give the bounds of the head with the same weights."""
+@pytest.mark.parametrize("rows", [1, BATCH])
+def test_every_part_of_the_scores_counts(rows: int):
+    """Grouped keys, a bias for all sequences or each, a cap and a learned sink: bounds of the weights they give."""
     draw = generator(20)
-    q, k = torch.randn(1, 4, N, 8, generator=draw), torch.randn(1, 2, N, 8, generator=draw)
-    bias, sink = torch.randn(1, 4, N, N, generator=draw), torch.tensor([0.0, 1.0, 4.0, -9.0])
-    keep = torch.ones(1, 1, N, N, dtype=torch.bool)
-    v = values(1, N, seed=21, heads=2)
-    captured = Captured("made", 0, q, k, v, keep, 0.7, torch.zeros(1, 4, N, 6), bias, 5.0, sink)
+    q, k = torch.randn(BATCH, 4, N, 8, generator=draw), torch.randn(BATCH, 2, N, 8, generator=draw)
+    bias, sink = torch.randn(rows, 4, N, N, generator=draw), torch.tensor([0.0, 1.0, 4.0, -9.0])
+    keep = torch.ones(BATCH, 1, N, N, dtype=torch.bool)
+    v, output = values(BATCH, N, seed=21, heads=2), torch.zeros(BATCH, 4, N, 6)
+    captured = Captured("made", 0, q, k, v, keep, 0.7, output, bias, 5.0, sink)
     dots = 0.7 * q.double() @ k.double().repeat_interleave(2, 1).mT
-    scores = torch.cat([5 * (dots / 5).tanh() + bias, sink.double().view(1, 4, 1, 1).expand(1, 4, N, 1)], -1)
-    for at, a in enumerate(scores.softmax(-1)[0, ..., :-1]):
-        tails = torch.linalg.svdvals(a).square().flip(-1).cumsum(-1).flip(-1)
-        for m, least in bounds(captured).values()[at]["kernel"].items():
-            assert least == pytest.approx(float((tails[int(m)] / tails[0]).sqrt()), rel=1e-9)
+    column = sink.double().view(1, 4, 1, 1).expand(BATCH, 4, N, 1)
+    a = torch.cat([5 * (dots / 5).tanh() + bias, column], -1).softmax(-1)[..., :-1]
+    tails = torch.linalg.svdvals(a).square().flip(-1).cumsum(-1).flip(-1).sum(0)
+    for head_tails, found in zip(tails, bounds(captured).values(), strict=True):
+        for m, least in found["kernel"].items():
+            assert least == pytest.approx(float((head_tails[int(m)] / head_tails[0]).sqrt()), rel=1e-9)
 
 
 def test_cross_attention_has_sinks_but_no_near_band():

@@ -45,7 +45,7 @@ class Bounds:
 
     Time grows with the cube of the block size. Sequences of more than 1024 tokens have their blocks cut into parts of
     at most 512 x 512, which weakens the bound. Every eigenvalue is lowered by the largest rounding error that it may
-    carry, so that bounds below about 1e-6 (1e-5 for blocks of 1024) come out as 0.
+    carry, so that bounds below about 2e-6 (2e-5 for blocks of 1024) may come out as 0.
     """
 
     def __init__(self, features: tuple[int, ...] = (8, 16, 32, 64, 128)) -> None:
