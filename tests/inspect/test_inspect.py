@@ -117,7 +117,7 @@ def test_a_length_without_batches_to_fit_on():
 
 
 def test_a_model_that_nothing_captures():
-    with pytest.raises(ArgumentError, match="model: expected a Hugging Face model"):
+    with pytest.raises(ArgumentError, match="model: expected a Hugging Face or timm model"):
         inspect(nn.Linear(2, 2), token_batches(2, 2, 8, seed=0))
     with pytest.raises(ArgumentError, match=r"model: expected a torch.nn.Module, got str"):
         inspect("bert", token_batches(2, 2, 8, seed=0))  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from torch import Tensor
 from quadform.algebra import All, Causal, Pairs, Softmax, Via
 from quadform.forms._call import Call
 from quadform.forms._evaluate import additive_mask, evaluate, is_plain
-from quadform.forms._form import Cost
+from quadform.forms._form import Cost, score_width
 from quadform.forms._normalise import pair_weights
 from quadform.forms._via import via
 
@@ -32,7 +32,7 @@ class Dense:
         nodes = call.weights.nodes if isinstance(call.weights, Via) else None
         pairs = call.v.shape[0] * call.heads * (n * m if nodes is None else nodes * (n + m))
         size = call.v.element_size()
-        flops = pairs * 2.0 * (call.head_dim + call.v.shape[-1])
+        flops = pairs * 2.0 * (score_width(call) + call.v.shape[-1])
         if fusable(call):
             fraction = 0.5 if call.edges == Causal() and n == m else 1.0
             moved = size * (call.v.numel() * 2 + 2 * call.v.shape[0] * call.heads * n * call.v.shape[-1])

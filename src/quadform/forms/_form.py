@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from quadform.algebra import Hybrid, Kernel
 from quadform.forms._call import Call
 from quadform.forms._rates import rates
 
@@ -35,6 +36,15 @@ class Cost:
         speed = rates()
         work = max(self.flops / (speed.flops_per_second * self.efficiency), self.bytes / speed.bytes_per_second)
         return work + self.steps * speed.seconds_per_step
+
+
+def score_width(call: Call) -> int:
+    """How many products make the score of one pair: the dimension of q and k, or of the features of both."""
+    if isinstance(call.weights, Kernel):
+        return call.weights.phi.features(call.head_dim)
+    if isinstance(call.weights, Hybrid):
+        return call.head_dim + call.weights.far.phi.features(call.head_dim)
+    return call.head_dim
 
 
 class Form(Protocol):

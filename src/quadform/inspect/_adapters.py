@@ -54,6 +54,6 @@ def find_capture(model: Any) -> Capture:
                 return adapter.capture()
     raise ArgumentError(
         "model",
-        "a Hugging Face model, or another one together with capture=",
+        "a Hugging Face or timm model, one with torch.nn.MultiheadAttention inside, or any together with capture=",
         f"{type(model).__module__}.{type(model).__name__}",
     )

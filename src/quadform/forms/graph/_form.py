@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quadform.algebra import Causal, EdgeList, Edges, Graph, Operands, Stencil, TopK, Transposed, Via, Weights
 from quadform.forms._call import Call
-from quadform.forms._form import Cost
+from quadform.forms._form import Cost, score_width
 from quadform.forms._via import via
 from quadform.forms.graph._lists import list_edges, lists_by_head
 from quadform.forms.graph._view import EdgeView, edge_weights
@@ -34,7 +34,7 @@ class MessagePassing:
         edges = _count(call.edges, call.layout.queries, call.layout.keys)
         if isinstance(call.weights, Via):
             edges = call.weights.nodes * (call.layout.queries + call.layout.keys)
-        work = call.v.shape[0] * call.heads * edges * (call.head_dim + call.v.shape[-1])
+        work = call.v.shape[0] * call.heads * edges * (score_width(call) + call.v.shape[-1])
         return Cost(2.0 * work, 2.0 * 4 * work, None, 12, 0.1)
 
     def run(self, call: Call) -> tuple[Tensor, Any]:
