@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.integrations.architectures import Architecture, architectures
+from tests.integrations.architectures import Architecture, architectures, ids, noise
 from torch import Tensor
 
 from quadform import QuadformError
@@ -150,6 +150,33 @@ def test_tokens_stand_where_the_grid_says(item: Architecture):
     at = int(moved.argmax()) - before.place.special
     reach = 1 if "backbone_config" in item.config else 0  # convolutions reach into the neighbouring cells
     assert at >= 0 and max(abs(at // columns - row), abs(at % columns - column)) <= reach
+
+
+LOWER = torch.ones(12, 12, dtype=torch.bool).tril()
+TOKENS = ids(padding=0)["input_ids"]
+GIVEN: dict[str, dict[str, Tensor]] = {
+    "no mask": {},
+    "padding on the left": {"attention_mask": (torch.arange(12)[None] >= torch.tensor([[0], [4]])).long()},
+    "holes": {"attention_mask": (torch.arange(12) % 5 != 3).long().expand(2, 12)},
+    "packed": {"position_ids": torch.tensor([0, 1, 2, 3, 4, 0, 1, 2, 3, 0, 1, 2]).expand(2, 12)},
+    "4d": {"attention_mask": torch.zeros(2, 1, 12, 12).masked_fill(~LOWER, torch.finfo(torch.float32).min)},
+    "4d of scores": {"attention_mask": noise(2, 1, 12, 12)},
+    "one token": {"input_ids": TOKENS[:, :1]},
+}
+
+
+@IMPLEMENTATIONS
+@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "Gemma 2", "GPT-OSS", "BERT"])
+def test_every_kind_of_mask(name: str, given: str, implementation: str | None):
+    model = next(item for item in TABLE if item.name == name).build(implementation)
+    inputs = {"input_ids": TOKENS, **GIVEN[given]}
+    with torch.no_grad():
+        assert CAPTURE.check(model, inputs) <= 1e-6
+    calls = capture(model, inputs)
+    for call in calls:
+        assert relative(mix(call, weights(call)), call.output.double() * call.valid[:, None, :, None]) <= 1e-4
+    assert any(call.bias is not None for call in calls) == (given == "4d of scores")
 
 
 @pytest.mark.parametrize("item", REFUSED)
