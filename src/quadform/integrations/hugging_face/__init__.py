@@ -4,7 +4,10 @@ Importing this package imports nothing of transformers; its functions do.
 """
 
 from quadform.inspect import register_capture
-from quadform.integrations.hugging_face._capture import HuggingFaceCapture as HuggingFaceCapture, is_hugging_face as is_hugging_face
+from quadform.integrations.hugging_face._capture import (
+    HuggingFaceCapture as HuggingFaceCapture,
+    is_hugging_face as is_hugging_face,
+)
 from quadform.integrations.hugging_face._images import (
     ImageProcessor as ImageProcessor,
     ImageSplit as ImageSplit,
