@@ -239,3 +239,9 @@ def test_edges_for_95_percent_of_the_mass():
     found = summarise(measure([head], [head]).structure.values, head.place)
     assert found["edges_95"][0] == pytest.approx(10.0)
     assert found["effective_degree"][0] == pytest.approx(10.0, rel=1e-4)
+
+
+@pytest.mark.parametrize("tokens, applies", [(17, False), (18, True)])
+def test_a_window_that_holds_every_pair_is_no_form(tokens: int, applies: bool):
+    for name in ("window-32", "window-32+sinks", "hybrid-32"):
+        assert (CANDIDATE[name].refusal(content(0, n=tokens)) is None) == applies

@@ -31,9 +31,10 @@ def summarise(report: Report, length: int | None = None) -> list[str]:
 
 
 def median_error(report: Report, name: str, metric: Metric, length: int | None) -> float:
-    """Median over heads of the error of a form, or of the "best" one as in `Report.summary`."""
+    """Median of the error of a form, or of the "best" one as in `Report.summary`, over the heads that it applies to."""
     among = {"best": report.cheaper_forms(), "best of all": list(report.forms)}.get(name, [name])
-    return statistics.median(head.best(metric, among)[1] for head in report.heads(length))
+    errors = [head.best(metric, among)[1] for head in report.heads(length)]
+    return statistics.median([error for error in errors if error < float("inf")] or [float("inf")])
 
 
 def _kinds(report: Report, heads: Sequence[Head]) -> str:
@@ -171,13 +172,16 @@ def seconds(layers: Sequence[Layer], form: str) -> tuple[float, float] | None:
 
 
 def _refusals(report: Report, layers: Sequence[Layer]) -> list[str]:
-    sentences = []
+    alike: dict[tuple[str, int], list[str]] = {}
     for name in report.forms:
         reasons = [layer.refusals[name] for layer in layers if name in layer.refusals]
         if reasons:
-            where = "any layer" if len(reasons) == len(layers) else f"{len(reasons)} of {len(layers)} layers"
-            sentences.append(f"{name} does not apply to {where}: {_join(list(dict.fromkeys(reasons)), 'or')}.")
-    return sentences
+            alike.setdefault((_join(list(dict.fromkeys(reasons)), "or"), len(reasons)), []).append(name)
+    return [
+        f"{_join(names)} {_verb(len(names), 'does', 'do')} not apply to "
+        f"{'any layer' if count == len(layers) else f'{count} of {len(layers)} layers'}: {reason}."
+        for (reason, count), names in alike.items()
+    ]
 
 
 def _baseline(report: Report) -> str | None:

@@ -69,6 +69,11 @@ def summary_table(report: Report, length: int | None) -> Table:
             label += " (oracle)"
         cells = []
         for metric in metrics:
-            cells += [*map(str, counts[metric][name].values()), f"{median_error(report, name, metric, length):.0%}"]
+            cells += [*map(str, counts[metric][name].values()), _median(report, name, metric, length)]
         table.add_row(label, *cells, end_section=name == list(report.forms)[-1])
     return table
+
+
+def _median(report: Report, name: str, metric: Metric, length: int | None) -> str:
+    error = median_error(report, name, metric, length)
+    return "-" if error == float("inf") else f"{error:.0%}"

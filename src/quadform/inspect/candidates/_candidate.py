@@ -67,6 +67,11 @@ class Unfitted:
         return None
 
 
+def every_pair(size: int, tokens: int) -> str | None:
+    """The refusal of forms that would keep all there is, and so save nothing."""
+    return f"{tokens} tokens are not more than it keeps" if size >= tokens else None
+
+
 def no_offsets(captured: Captured) -> str | None:
     """The refusal of forms that need j - i."""
     return "queries and keys are different sequences, so j - i means nothing" if captured.cross else None

@@ -12,7 +12,7 @@ from quadform.inspect import _mixers
 from quadform.inspect._block import Block
 from quadform.inspect._captured import Captured
 from quadform.inspect._mixers import Mixer, Shape
-from quadform.inspect.candidates._candidate import Unfitted
+from quadform.inspect.candidates._candidate import Unfitted, every_pair
 
 WHOLE = 512
 """Up to this many keys, the sums run over all pairs."""
@@ -39,6 +39,9 @@ class FixedGraph(Unfitted):
     @property
     def description(self) -> str:
         return f"softmax over {self.k} senders of each position that no input changes, found on the fitting inputs"
+
+    def refusal(self, captured: Captured) -> str | None:
+        return every_pair(self.k, captured.k.shape[2])
 
     def fitter(self) -> _MeanWeights:
         return _MeanWeights(self.k)

@@ -12,7 +12,6 @@ from quadform.inspect._block import Block
 from quadform.inspect._captured import Captured
 from quadform.inspect._mixers import Mixer, Shape
 from quadform.inspect._sums import Sums
-from quadform.inspect.candidates._candidate import no_offsets
 from quadform.inspect.candidates._window import Window
 
 LEVELS = torch.linspace(-12.0, 12.0, 49, dtype=torch.float64)
@@ -44,7 +43,7 @@ class Hybrid:
         return f"{self.window.name}, and all other keys by one fitted feature (the mean query's preference), one normaliser"
 
     def refusal(self, captured: Captured) -> str | None:
-        return no_offsets(captured)
+        return self.window.refusal(captured)
 
     def fitter(self) -> _FarLevel:
         return _FarLevel(self.window)

@@ -10,7 +10,7 @@ from torch import Tensor
 from quadform.inspect._block import Block
 from quadform.inspect._captured import Captured
 from quadform.inspect._mixers import Mixer, Shape
-from quadform.inspect.candidates._candidate import Unfitted
+from quadform.inspect.candidates._candidate import Unfitted, every_pair
 
 LONGEST = 1024
 EXTRA, ROUNDS = 8, 4
@@ -39,9 +39,9 @@ class LowRank(Unfitted):
 
     def refusal(self, captured: Captured) -> str | None:
         longest = max(captured.q.shape[2], captured.k.shape[2])
-        return (
-            f"it needs whole matrices, and {longest:,} tokens are more than {LONGEST:,}" if longest > LONGEST else None
-        )
+        if longest > LONGEST:
+            return f"it needs whole matrices, and {longest:,} tokens are more than {LONGEST:,}"
+        return every_pair(self.rank, min(captured.q.shape[2], captured.k.shape[2]))
 
     def apply(self, block: Block, fitted: Tensor | None) -> Tensor:
         return block.once(self.name, lambda: self._project(block.captured))[:, :, block.rows]

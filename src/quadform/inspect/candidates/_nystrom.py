@@ -11,7 +11,7 @@ from quadform.inspect import _mixers
 from quadform.inspect._block import Block
 from quadform.inspect._captured import Captured
 from quadform.inspect._mixers import Mixer, Shape
-from quadform.inspect.candidates._candidate import Unfitted
+from quadform.inspect.candidates._candidate import Unfitted, every_pair
 from quadform.inspect.candidates._kernel import not_q_k_alone
 
 CUTOFF = 1e-3
@@ -39,7 +39,7 @@ class Nystrom(Unfitted):
             return "landmarks would look ahead"
         if captured.structured:
             return "the mask holds more than padding"
-        return not_q_k_alone(captured)
+        return not_q_k_alone(captured) or every_pair(self.landmarks, min(captured.q.shape[2], captured.k.shape[2]))
 
     def apply(self, block: Block, fitted: Tensor | None) -> Tensor:
         scaling = block.captured.scaling

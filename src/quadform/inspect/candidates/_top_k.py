@@ -9,8 +9,9 @@ from torch import Tensor
 
 from quadform.inspect import _mixers
 from quadform.inspect._block import Block
+from quadform.inspect._captured import Captured
 from quadform.inspect._mixers import Mixer, Shape
-from quadform.inspect.candidates._candidate import Unfitted
+from quadform.inspect.candidates._candidate import Unfitted, every_pair
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,9 @@ class TopK(Unfitted):
     @property
     def description(self) -> str:
         return f"softmax over each token's {self.k} strongest edges (an oracle: finding them needs all the scores)"
+
+    def refusal(self, captured: Captured) -> str | None:
+        return every_pair(self.k, captured.k.shape[2])
 
     def apply(self, block: Block, fitted: Tensor | None) -> Tensor:
         visible = block.scores.masked_fill(~block.keep, -torch.inf)

@@ -10,7 +10,7 @@ from quadform.inspect import _mixers
 from quadform.inspect._block import SINKS, Block
 from quadform.inspect._captured import Captured
 from quadform.inspect._mixers import Mixer, Shape
-from quadform.inspect.candidates._candidate import Unfitted, no_offsets
+from quadform.inspect.candidates._candidate import Unfitted, every_pair, no_offsets
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,11 @@ class Window(Unfitted):
         return f"{own} and {sinks}" if self.sinks else own
 
     def refusal(self, captured: Captured) -> str | None:
-        return no_offsets(captured)
+        if captured.cross:
+            return no_offsets(captured)
+        sides = zip(self.reach(captured), captured.place.sizes, strict=True)
+        whole = all(max(reach) >= size - 1 for reach, size in sides)
+        return every_pair(captured.k.shape[2], captured.k.shape[2]) if whole else None
 
     def reach(self, captured: Captured) -> tuple[tuple[int, int], ...]:
         """In each dimension of the grid: cells before and after the query."""
