@@ -148,7 +148,12 @@ def test_two_lengths_side_by_side(run, directory: Path, text: Path, tmp_path: Pa
 
 def test_images_have_a_grid(run, capfd, tmp_path: Path):
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+    sizes: dict[str, Any] = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 48,
+    }
     model = transformers.ViTModel(transformers.ViTConfig(image_size=32, patch_size=4, **sizes), add_pooling_layer=False)
     model.save_pretrained(tmp_path / "vit")
     capfd.readouterr()  # transformers' progress bar
