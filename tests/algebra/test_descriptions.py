@@ -25,14 +25,18 @@ EXTRA: list[Description] = [
     qf.Relu(),
     qf.Exp(),
     qf.Taylor2(0.5),
-    qf.Polynomial(3, 0.25),
+    qf.Taylor2(centre="fixed"),
+    qf.Polynomial(3, 0.5, 0.25),
+    qf.Hedgehog(),
+    qf.Favor(32, 0.5),
+    qf.Similarity("polynomial", 4, offset=0.5),
     qf.Table((1, 2), (3, 4)),
     qf.Softmax(bias=qf.EdgeBias()),
     qf.Softmax(bias=qf.PairBias(), scale=0.1, softcap=30.0),
     qf.Matrix(),
     qf.Uniform("symmetric"),
     qf.Additive(0.1, True),
-    qf.Hybrid(qf.Window(2) | qf.Global(first=1), qf.Kernel("exp"), 0.5, True),
+    qf.Hybrid(qf.Window(2) | qf.Global(first=1), qf.Kernel("exp"), 0.5),
     qf.Via(4, qf.Uniform("mean"), qf.Softmax(), "pinv"),
 ]
 ALL = list(
@@ -126,7 +130,17 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: qf.Kernel("elu"), "feature_map"),
     (lambda: qf.Kernel(normalise=1), "Kernel.normalise"),  # type: ignore[arg-type]
     (lambda: qf.Kernel(decay="yes"), "Kernel.decay"),  # type: ignore[arg-type]
+    (lambda: qf.Similarity(offset=-1.0), "Similarity.offset"),
+    (lambda: qf.Kernel(qf.Taylor2(centre="running"), decay="scalar"), "Kernel.feature_map"),
     (lambda: qf.Polynomial(0), "Polynomial.degree"),
+    (lambda: qf.Polynomial(2, -0.5), "Polynomial.offset"),
+    (lambda: qf.Polynomial(2, scale=0.0), "Polynomial.scale"),
+    (lambda: qf.Taylor2(centre="mean"), "Taylor2.centre"),  # type: ignore[arg-type]
+    (lambda: qf.Hedgehog(0), "Hedgehog.width"),
+    (lambda: qf.Favor(0), "Favor.num_features"),
+    (lambda: qf.Favor(8, -1.0), "Favor.scale"),
+    (lambda: qf.favor_projection(2, 0, 4, seed=0), "num_features"),
+    (lambda: qf.favor_projection(2, 4, 4, seed=0.5), "seed"),  # type: ignore[arg-type]
     (lambda: qf.Taylor2(-1.0), "Taylor2.scale"),
     (lambda: qf.Uniform("max"), "Uniform.aggregate"),  # type: ignore[arg-type]
     (lambda: qf.Additive(-0.1), "Additive.negative_slope"),
@@ -143,7 +157,7 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: qf.Hybrid(qf.Window(2), qf.Kernel(decay="scalar")), "Hybrid.far"),
     (lambda: qf.Hybrid(qf.Window(2), qf.Kernel(qf.Polynomial(3))), "Hybrid.far"),
     (lambda: qf.Hybrid(qf.Window(2), qf.Kernel(), -1.0), "Hybrid.scale"),
-    (lambda: qf.Hybrid(qf.Window(2), qf.Kernel(), gain=1), "Hybrid.gain"),  # type: ignore[arg-type]
+    (lambda: qf.Hybrid(qf.Window(2), qf.Kernel(qf.Taylor2(centre="running"))), "Hybrid.far"),
     (lambda: qf.Via(0, qf.Taps(), qf.Softmax()), "Via.nodes"),
     (lambda: qf.Via(2, qf.Dynamic(), qf.Softmax()), "Via.inner"),
     (lambda: qf.Via(2, qf.Taps(), qf.Taps()), "Via.outer"),

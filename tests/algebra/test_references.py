@@ -141,8 +141,9 @@ def test_hybrid() -> None:
     names = weights_names(qf.Kernel("elu1"))
     s = names["q"] @ names["k"].mT * D**-0.5
     d = torch.arange(M) - torch.arange(M - N, M)[:, None]
-    space = run(qf.Hybrid, near=(d <= 0) & (d >= -2), s=s, gain=1.0, **names)
-    w = matrix(qf.Causal(), qf.Hybrid(qf.Window(2), qf.Kernel("elu1")))
+    gain = normal(H, 1, 1, seed=7)
+    space = run(qf.Hybrid, near=(d <= 0) & (d >= -2), s=s, far_gain=gain, **names)
+    w = matrix(qf.Causal(), qf.Hybrid(qf.Window(2), qf.Kernel("elu1")), far_gain=gain[:, 0, 0])
     torch.testing.assert_close(w, space["w"], rtol=1e-12, atol=1e-14)
 
 
@@ -258,14 +259,40 @@ def test_elementwise_feature_maps(phi: Any) -> None:
     assert phi(x).shape[-1] == phi.features(4)
 
 
-@pytest.mark.parametrize("phi", [qf.Taylor2(), qf.Taylor2(0.3), qf.Polynomial(2), qf.Polynomial(3, 0.7)], ids=str)
+PRODUCTS = [
+    qf.Taylor2(),
+    qf.Taylor2(0.3),
+    qf.Polynomial(1),
+    qf.Polynomial(2),
+    qf.Polynomial(3, 0.7),
+    qf.Polynomial(4, 0.0),
+]
+
+
+@pytest.mark.parametrize("phi", PRODUCTS, ids=str)
 def test_product_feature_maps(phi: Any) -> None:
     q, k = normal(6, 4), normal(7, 4, seed=1)
     s = q @ k.mT * (0.5 if phi.scale is None else phi.scale)
-    expected = run(type(phi), s=s, degree=getattr(phi, "degree", 2))["similarity"]
-    torch.testing.assert_close(phi(q) @ phi(k).mT, expected)
+    names = {name: getattr(phi, name) for name in ("degree", "offset") if hasattr(phi, name)}
+    expected = run(type(phi), s=s, **names)["similarity"]
+    torch.testing.assert_close(phi(q) @ phi(k).mT, expected, rtol=1e-12, atol=1e-12)
     assert phi(q).shape[-1] == phi.features(4)
     assert not phi.positive or bool((expected >= 0).all())
+
+
+def test_hedgehog() -> None:
+    x, weight = normal(1, H, M, D), normal(H, 3, D, seed=4)
+    phi = qf.Hedgehog(3)(x, weight)
+    torch.testing.assert_close(phi, run(qf.Hedgehog, x=x, feature_weight=weight)["phi"])
+    assert phi.shape[-1] == qf.Hedgehog(3).features(D)
+
+
+def test_favor() -> None:
+    x, rows = normal(1, H, M, D), qf.favor_projection(H, 6, D, seed=0, dtype=torch.float64)
+    names = {"x": x, "feature_projection": rows, "num_features": 6, "scale": D**-0.5}
+    torch.testing.assert_close(qf.Favor(6)(x, rows), run(qf.Favor, **names)["phi"])
+    w = run(qf.favor_projection, H=H, D=D)["w"]
+    assert w.shape == qf.favor_projection(H, D, D, seed=0).shape
 
 
 def test_attend() -> None:

@@ -8,11 +8,12 @@ import torch
 import quadform as qf
 
 
+@pytest.mark.parametrize("offset", [1.0, 0.25, 0.0])
 @pytest.mark.parametrize("degree", [2, 4])
-def test_a_polynomial_similarity_is_a_kernel(degree):
-    similarity = qf.Similarity("polynomial", degree, scale=0.3)
+def test_a_polynomial_similarity_is_a_kernel(degree, offset):
+    similarity = qf.Similarity("polynomial", degree, scale=0.3, offset=offset)
     result = qf.convert(similarity, to="kernel")
-    assert result.module == qf.Kernel(qf.Polynomial(degree, 0.3))
+    assert result.module == qf.Kernel(qf.Polynomial(degree, offset, 0.3))
     assert result.certificate.theorem and result.certificate.bound == 0.0
     q, k, v = (torch.randn(2, 3, 17, 5, dtype=torch.float64) for _ in range(3))
     exact, kernel = (qf.attend(q, k, v, qf.All(), w, form="dense") for w in (similarity, result.module))

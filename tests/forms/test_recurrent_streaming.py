@@ -43,7 +43,7 @@ MIXERS: list[tuple[Any, Any]] = [
     *((qf.Stencil(3, padding="causal", border=b), qf.Taps()) for b in ("zeros", "renormalise", "replicate")),
     *((qf.Stencil(3, dilation=2, padding="causal", border=b), qf.Dynamic()) for b in ("zeros", "replicate")),
     (qf.Causal(), qf.Hybrid(qf.Window(0), qf.Kernel("relu"))),
-    (qf.Causal(), qf.Hybrid(qf.Window(3, 2, sinks=2), qf.Kernel("taylor2"), gain=True)),
+    (qf.Causal(), qf.Hybrid(qf.Window(3, 2, sinks=2), qf.Kernel("taylor2"))),
     (qf.Causal(), qf.Hybrid(qf.Window(4) | qf.Global(first=2, indices=(3,)), qf.Kernel("elu1"))),
 ]
 every_mixer = pytest.mark.parametrize(("edges", "weights"), MIXERS, ids=lambda part: str(part))

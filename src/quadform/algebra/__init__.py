@@ -18,14 +18,6 @@ from quadform.algebra._edge_weights import (
     Uniform as Uniform,
 )
 from quadform.algebra._edges import And as And, Edges as Edges, Or as Or, Transposed as Transposed
-from quadform.algebra._features import (
-    Elu1 as Elu1,
-    Exp as Exp,
-    FeatureMap as FeatureMap,
-    Polynomial as Polynomial,
-    Relu as Relu,
-    Taylor2 as Taylor2,
-)
 from quadform.algebra._graph import Graph as Graph
 from quadform.algebra._layout import Layout as Layout, build_layout as build_layout
 from quadform.algebra._operands import Operands as Operands, TensorSpec as TensorSpec
@@ -52,3 +44,14 @@ from quadform.algebra._sequence_edges import (
 from quadform.algebra._stencil import Stencil as Stencil
 from quadform.algebra._views import Pairs as Pairs, Slots as Slots, View as View
 from quadform.algebra._weights import Kernel as Kernel, Similarity as Similarity, Softmax as Softmax, Weights as Weights
+from quadform.algebra.features import (
+    Elu1 as Elu1,
+    Exp as Exp,
+    Favor as Favor,
+    FeatureMap as FeatureMap,
+    Hedgehog as Hedgehog,
+    Polynomial as Polynomial,
+    Relu as Relu,
+    Taylor2 as Taylor2,
+    favor_projection as favor_projection,
+)

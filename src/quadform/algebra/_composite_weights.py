@@ -23,25 +23,27 @@ class Hybrid(Weights):
     """Exact softmax on the near edges, a kernel on all others, one joint normaliser.
 
         w_ij = exp(scale q_i'k_j) / z_i          where (i, j) is near
-        w_ij = gain phi(q_i)'phi(k_j) / z_i      elsewhere
+        w_ij = exp(g) phi(q_i)'phi(k_j) / z_i    elsewhere
 
     Args:
         near: positional edges, such as Window(8, 8) | Global(first=1).
-        far: a Kernel without decay whose features have products >= 0.
+        far: a Kernel without decay or a running centre, whose features have products >= 0.
         scale: of q'k; head_dim^-0.5 unless given.
-        gain: whether the call passes `far_log_gain` (H,), the log of the far part's gain.
+
+    Tensors: optional `far_gain` (H,), the log-gain g of the far part, 0 unless given: -inf leaves the near edges alone, and
+    a learned one makes up for a kernel that is smaller or larger than exp(scale q'k). Those of the far kernel's map.
 
     Near and far share the stabiliser max(largest near score, log of the far sum), so exp(100) near stays finite.
 
     Reference:
 
-        w = torch.where(near, torch.exp(s), gain * phi(q) @ phi(k).mT) * mask;  w = w / w.sum(-1, keepdim=True)
+        far = torch.exp(far_gain) * phi(q) @ phi(k).mT
+        w = torch.where(near, torch.exp(s), far) * mask;  w = w / w.sum(-1, keepdim=True)
     """
 
     near: Edges
     far: Kernel
     scale: float | None = None
-    gain: bool = False
 
     log = True
     reads = ("q", "k")
@@ -49,24 +51,33 @@ class Hybrid(Weights):
     def __post_init__(self) -> None:
         Checks.instance(self, "near", Edges, "edges such as Window(8)")
         Checks.instance(self, "far", Kernel, "a Kernel")
-        Checks.choice(self, "gain", (True, False))
         if self.scale is not None:
             Checks.number(self, "scale", lambda s: s > 0, "a positive number or None")
         if self.near.content or not self.near.positional:
             raise ArgumentError("Hybrid.near", "positional edges such as Window(8) | Global(first=1)", str(self.near))
-        if self.far.decay is not None or not self.far.normalise or not self.far.phi.positive:
-            raise ArgumentError(
-                "Hybrid.far", "a normalised Kernel without decay and with positive products", str(self.far)
-            )
+        phi = self.far.phi
+        if self.far.decay is not None or not self.far.normalise or not phi.positive or phi.running:
+            expected = "a normalised Kernel with positive products, without decay and without a running centre"
+            raise ArgumentError("Hybrid.far", expected, str(self.far))
 
     def specs(self) -> tuple[TensorSpec, ...]:
-        return (TensorSpec("far_log_gain", ("H",), "log of the gain of the far part"),) if self.gain else ()
+        gain = TensorSpec("far_gain", ("H",), "log of the gain of the far part; 0 unless given", optional=True)
+        return (gain, *self.far.specs())
 
     def prepare(self, operands: Operands) -> Operands:
+        """Scaled q; `far_q` and `far_k`, the features; `far_scale` (B, H, Q), the log of each row's factor with the gain."""
         q, k = operands.require("q"), operands.require("k")
-        phi = self.far.phi
-        names = (("B", "H", "Q", "M"), phi(q)), (("B", "H", "K", "M"), phi(k))
-        return operands.with_features(q * content_scale(self.scale, q), k, far_q=names[0], far_k=names[1])
+        far_q, factor = self.far.phi.query(q, operands.tensors)
+        more: dict[str, tuple[tuple[str, ...], Tensor]] = {
+            "far_q": (("B", "H", "Q", "M"), far_q),
+            "far_k": (("B", "H", "K", "M"), self.far.phi.key(k, operands.tensors)),
+        }
+        gain = operands.optional("far_gain")
+        if gain is not None:
+            factor = gain[None, :, None] if factor is None else factor + gain[None, :, None]
+        if factor is not None:
+            more["far_scale"] = (("B", "H", "Q"), factor.expand(*q.shape[:3]))
+        return operands.with_features(q * content_scale(self.scale, q), k, **more)
 
     def scores(self, view: View, operands: Operands) -> Tensor:
         near = view.dot(operands.require("q"), operands.require("k"))
@@ -77,9 +88,8 @@ class Hybrid(Weights):
         far = view.dot(operands.named("far_q"), operands.named("far_k"))
         some = far > 0
         logs = torch.where(some, torch.where(some, far, 1).log(), -torch.inf)
-        if self.gain:
-            logs = logs + operands.named("far_log_gain").view(1, -1, *([1] * view.rank))
-        return logs
+        scale = operands.optional("far_scale")
+        return logs if scale is None else logs + view.receiver(scale)
 
 
 @description

@@ -61,6 +61,9 @@ class View(Protocol):
     def edge(self, x: Tensor) -> Tensor:
         """x_e for x (B, H, E) given in the order of the Graph's edge_index."""
 
+    def mean(self, x: Tensor) -> Tensor:
+        """Mean of x (B, H, *pairs) over the edges of each pair's receiver: broadcastable to (B, H, *pairs)."""
+
     def member(self, edges: Edges) -> Tensor:
         """Which pairs are edges of another, positional edge set: bool, broadcastable to (B, H, *pairs)."""
 
@@ -106,6 +109,9 @@ class Pairs:
 
     def edge(self, x: Tensor) -> Tensor:
         raise Refused("an edge tensor needs Graph edges, alone, to say which edge each entry belongs to")
+
+    def mean(self, x: Tensor) -> Tensor:
+        return _row_mean(x, self.count)
 
     def member(self, edges: Edges) -> Tensor:
         return edges.relation(self.at) > 0
@@ -173,6 +179,9 @@ class Slots:
             raise Refused("an edge tensor needs Graph edges, alone, to say which edge each entry belongs to")
         return _take(x[..., None, :], self.edges) if x.shape[-1] else x.new_zeros(self.index.shape)
 
+    def mean(self, x: Tensor) -> Tensor:
+        return _row_mean(x, self.count)
+
     def member(self, edges: Edges) -> Tensor:
         relation = torch.nn.functional.pad(edges.relation(self.at).long(), (0, 1))
         return _take(relation, self.index) > 0
@@ -184,6 +193,12 @@ class Slots:
         shape = torch.broadcast_shapes(w.shape, self.index.shape)
         dense = w.new_zeros(*shape[:-1], keys + 1)
         return dense.scatter_add(-1, self.index.expand(shape), w.expand(shape))[..., :keys]
+
+
+def _row_mean(x: Tensor, count: Tensor) -> Tensor:
+    """Mean of x (B, H, n, m) over the last dimension, weighted by counts; 0 where all are 0."""
+    total = (torch.where(count > 0, x, 0) * count).sum(-1, keepdim=True)
+    return total / count.sum(-1, keepdim=True).clamp(min=1)
 
 
 def _take(x: Tensor, index: Tensor) -> Tensor:

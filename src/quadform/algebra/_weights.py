@@ -12,11 +12,11 @@ from torch import Tensor
 
 from quadform._errors import ArgumentError
 from quadform.algebra._description import Checks, Description, description
-from quadform.algebra._features import FeatureMap, feature_map
 from quadform.algebra._layout import Layout
 from quadform.algebra._operands import Operands, TensorSpec
 from quadform.algebra._relative import Bias
 from quadform.algebra._views import View
+from quadform.algebra.features import FeatureMap, feature_map
 
 
 class Weights(Description):
@@ -120,7 +120,7 @@ class Softmax(Weights):
 class Similarity(Weights):
     """w_ij = sim(q_i, k_j) / sum_j sim(q_i, k_j) for a positive function of s = scale q'k (or of the distance).
 
-        "exponential"  exp(s): softmax            "polynomial"  (1 + s)^degree, even degree; `convert` gives its Kernel
+        "exponential"  exp(s): softmax            "polynomial"  (offset + s)^degree, even degree; `convert` gives its Kernel
         "gaussian"     exp(-scale |q - k|^2 / 2)  "cauchy"      1 / (1 + scale |q - k|^2)
 
     A function of one's own takes (q, k) of shapes that broadcast, (..., D), and returns (...); it must not be negative, and
@@ -136,10 +136,12 @@ class Similarity(Weights):
     )
     degree: int = 2
     scale: float | None = None
+    offset: float = 1.0
 
     reads = ("q", "k")
 
     def __post_init__(self) -> None:
+        Checks.number(self, "offset", lambda c: 0 <= c < math.inf, "a number of at least 0")
         if not callable(self.function):
             Checks.choice(self, "function", ("exponential", "polynomial", "gaussian", "cauchy"))
         Checks.integer(self, "degree", 2)
@@ -160,7 +162,7 @@ class Similarity(Weights):
         if self.function == "exponential":
             return s
         if self.function == "polynomial":
-            return (1 + s) ** self.degree
+            return (self.offset + s) ** self.degree
         squares = view.receiver((q * q).sum(-1)) + view.sender((k * k).sum(-1))
         distance = (scale * squares - 2 * s).clamp(min=0)
         return -distance / 2 if self.function == "gaussian" else 1 / (1 + distance)
@@ -172,7 +174,7 @@ class Kernel(Weights):
     """w_ij = phi(q_i)'phi(k_j) / sum_j phi(q_i)'phi(k_j): attention whose similarity factors, so it is also a recurrence.
 
     Args:
-        feature_map: a FeatureMap, or its name: "elu1", "relu", "exp", "taylor2", "polynomial".
+        feature_map: a FeatureMap, or its name: "elu1", "relu", "exp", "taylor2", "polynomial", "hedgehog", "favor".
         normalise: divide by the row's sum; no epsilon is added, and a row whose sum is 0 gives 0.
         decay: None, "scalar" (tensor `log_decay` (B, H, K)) or "feature" (`log_decay` (B, H, K, M)): feature f of sender j
             counts exp(sum of the log-gates of positions j + 1 ... i); gates <= 0; causal edges only.
@@ -195,6 +197,10 @@ class Kernel(Weights):
         object.__setattr__(self, "feature_map", feature_map(self.feature_map))
         Checks.choice(self, "normalise", (True, False))
         Checks.choice(self, "decay", (None, "scalar", "feature"))
+        if self.decay is not None and self.phi.running:
+            raise ArgumentError(
+                "Kernel.feature_map", "a map without a running centre where there is decay", str(self.phi)
+            )
 
     @property
     def phi(self) -> FeatureMap:
@@ -210,13 +216,21 @@ class Kernel(Weights):
 
     def specs(self) -> tuple[TensorSpec, ...]:
         if self.decay is None:
-            return ()
+            return self.phi.specs()
         dims = ("B", "H", "K") if self.decay == "scalar" else ("B", "H", "K", "M")
-        return (TensorSpec("log_decay", dims, "log of the gate that each position applies to the past, <= 0"),)
+        gates = TensorSpec("log_decay", dims, "log of the gate that each position applies to the past, <= 0")
+        return (gates, *self.phi.specs())
+
+    def features(self, operands: Operands) -> tuple[Tensor, Tensor]:
+        """phi(q) and phi(k); where rows are divided by their sum, each row of phi(q) up to a factor of its own."""
+        q, factor = self.phi.query(operands.require("q"), operands.tensors)
+        if factor is not None and not self.normalise:
+            q = q * factor.exp()[..., None]
+        return q, self.phi.key(operands.require("k"), operands.tensors)
 
     def prepare(self, operands: Operands) -> Operands:
         """phi(q), phi(k), and with decay the running sum of log-gates at every sender and receiver."""
-        q, k = self.phi(operands.require("q")), self.phi(operands.require("k"))
+        q, k = self.features(operands)
         if self.decay is None:
             return operands.with_features(q, k)
         at = operands.layout
@@ -233,7 +247,7 @@ class Kernel(Weights):
     def scores(self, view: View, operands: Operands) -> Tensor:
         q, k = operands.require("q"), operands.require("k")
         if self.decay is None:
-            return view.dot(q, k)
+            return self.phi.scores(view, q, k)
         gates_q, gates_k = operands.named("gates_q"), operands.named("gates_k")
         if self.decay == "scalar":
             return view.dot(q, k) * (view.receiver(gates_q) - view.sender(gates_k)).clamp(max=0).exp().to(q.dtype)

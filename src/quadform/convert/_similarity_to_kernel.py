@@ -14,15 +14,15 @@ PROBES, TOKENS, HEAD_DIM = 8, 24, 6
 
 @register(Similarity, "kernel")
 def similarity_to_kernel(similarity: Similarity) -> Converted:
-    """Similarity("polynomial", degree) is Kernel(Polynomial(degree)), since (1 + s)^p = phi(q)'phi(k) for the p-fold product
-    phi of [1, sqrt(scale) x]. Similarity("exponential") becomes its second-order Taylor kernel, which is not equal.
+    """Similarity("polynomial", p) is Kernel(Polynomial(p)), since (c + s)^p = phi(q)'phi(k) for the monomials of degree p
+    in [sqrt(c), sqrt(scale) x]. Similarity("exponential") becomes its second-order Taylor kernel, which is not equal.
 
     The error is measured on standard normal q, k and v in float64. Errors: NotExact for the other functions, whose feature
     maps have infinitely many features.
     """
     if similarity.function == "polynomial":
-        phi: FeatureMap = Polynomial(similarity.degree, similarity.scale)
-        theorem: str | None = "(1 + s)^p is an inner product of p-fold products of [1, sqrt(scale) x]"
+        phi: FeatureMap = Polynomial(similarity.degree, similarity.offset, similarity.scale)
+        theorem: str | None = "(c + s)^p is an inner product of the monomials of degree p in [sqrt(c), sqrt(scale) x]"
     elif similarity.function == "exponential":
         phi, theorem = Taylor2(similarity.scale), None
     else:

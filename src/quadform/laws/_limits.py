@@ -101,7 +101,9 @@ def _flat_scores(n: int, source: Source) -> tuple[Mixer, Mixer]:
 
 def _polynomial(n: int, source: Source) -> tuple[Mixer, Mixer]:
     degree = source.rng.choice((2, 4))
-    return (Causal(), Kernel(Polynomial(degree)), {}), (Causal(), Similarity("polynomial", degree), {})
+    offset = source.rng.choice((1.0, 0.5))
+    similarity = Similarity("polynomial", degree, offset=offset)
+    return (Causal(), Kernel(Polynomial(degree, offset)), {}), (Causal(), similarity, {})
 
 
 LIMITS: dict[str, Callable[[int, Source], tuple[Mixer, Mixer]]] = {

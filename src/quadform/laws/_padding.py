@@ -92,7 +92,8 @@ def holes(row: str, seed: int, dtype: str, limit: int | None = None) -> list[Out
     """A mask with holes removes senders and moves nobody: the weights of the others are rescaled to the same sum."""
     case = draw(row, seed, DTYPES[dtype], limit, plain=True, square=True)
     batch, keys = case.v.shape[0], case.v.shape[2]
-    decays = isinstance(case.weights, Kernel) and case.weights.decay is not None
+    kernel = case.weights if isinstance(case.weights, Kernel) else None
+    decays = kernel is not None and (kernel.decay is not None or kernel.phi.running)  # those weights read other senders
     counts = isinstance(case.weights, Uniform) and case.weights.aggregate == "symmetric"
     ranks = row == "topk"
     if decays or counts or ranks or isinstance(case.weights, Via) or keys < 3 or case.queries == 0:

@@ -17,8 +17,11 @@ from quadform.algebra import (
     Dynamic,
     EdgeBias,
     Edges,
+    Exp,
+    Favor,
     Global,
     Graph,
+    Hedgehog,
     Hybrid,
     Kernel,
     PairBias,
@@ -120,15 +123,25 @@ RELATIVE: list[Weights] = [
     )
 ]
 MAPS: list[Weights] = [
-    Kernel(name) for name in ("elu1", "relu", "exp", Taylor2(), Taylor2(0.2), Polynomial(2), Polynomial(3))
+    Kernel(name) for name in ("elu1", "relu", "exp", Taylor2(), Taylor2(0.2), Polynomial(2), Polynomial(3, 0.8))
 ]
 MAPS += [Kernel("elu1", normalise=False), Kernel(Polynomial(3), normalise=False)]
+LEARNED_MAPS: list[Weights] = [
+    Kernel(Taylor2(centre="fixed")),
+    Kernel(Taylor2(centre="running")),
+    Kernel(Hedgehog()),
+    Kernel(Hedgehog(3)),
+    Kernel(Favor(7)),
+    Kernel(Favor(4, 0.3), normalise=False),
+    Kernel("exp", normalise=False),
+]
 DECAY: list[Weights] = [
     Kernel(name, normalise=norm, decay=decay)
     for name in ("elu1", "exp")
     for norm in (True, False)
     for decay in ("scalar", "feature")
 ]
+DECAY += [Kernel(Hedgehog(2), decay="feature"), Kernel(Favor(5), decay="scalar")]
 UNIFORM: list[Weights] = [Uniform("sum"), Uniform("mean")]
 
 _BORDERS = ("zeros", "renormalise", "replicate", "circular", "reflect")
@@ -177,6 +190,7 @@ _BANDED_CAUSAL: list[Edges] = [
 _FAR: list[Edges] = [Causal() | Window(2), Causal() & (Causal() | Window(0, 2)), Causal() & (Causal() | Global(last=1))]
 _FREE: list[Edges] = [Causal().T, All() & Causal().T, Causal() | Window(0, 2), Causal() | Global(last=1)]
 _NEAR: list[Edges] = [Window(3), Window(3, sinks=2), Window(2, 2), Window(0), Window(4, 4, sinks=1)]
+_FAR_MAPS = dict(zip(_NEAR, (Taylor2(centre="fixed"), Hedgehog(), Favor(6), Exp(), Hedgehog(2)), strict=True))
 
 _PAST_BUCKETS: list[Edges] = [
     Causal() & Buckets(2, 4),
@@ -244,18 +258,22 @@ ROWS: tuple[Row, ...] = (
         + (Mixer(Stencil((2, 2, 2), border="circular").T, Taps(), 3),),
         convolution=True,
     ),
-    Row("kernel/all", _cross([All()], MAPS), recurrent=True),
-    Row("kernel/causal", _cross([Causal()], MAPS), recurrent=True),
+    Row("kernel/all", _cross([All()], [*MAPS, *LEARNED_MAPS]), recurrent=True),
+    Row("kernel/causal", _cross([Causal()], [*MAPS, *LEARNED_MAPS]), recurrent=True),
     Row("kernel/causal+decay", _cross([Causal()], DECAY), recurrent=True),
-    Row("kernel/window", _cross([Window(3, 2), Window(1, 1, dilation=2)], MAPS[:5])),
-    Row("kernel/window-causal", _cross([Window(4), Window(2, dilation=3), Window(0)], MAPS[:6]), recurrent=True),
+    Row("kernel/window", _cross([Window(3, 2), Window(1, 1, dilation=2)], [*MAPS[:5], *LEARNED_MAPS[:3]])),
+    Row(
+        "kernel/window-causal",
+        _cross([Window(4), Window(2, dilation=3), Window(0)], [*MAPS[:6], *LEARNED_MAPS[:5]]),
+        recurrent=True,
+    ),
     Row(
         "hybrid",
         tuple(
-            Mixer(e, Hybrid(near, Kernel(phi), gain=gain))
+            Mixer(e, Hybrid(near, Kernel(phi)))
             for e in (Causal(), All())
             for near in _NEAR
-            for phi, gain in (("elu1", False), (Taylor2(), True))
+            for phi in ("elu1", Taylor2(), _FAR_MAPS[near])
         ),
         recurrent=True,
     ),
@@ -272,6 +290,8 @@ ROWS: tuple[Row, ...] = (
                 Kernel("elu1"),
                 Kernel(Taylor2()),
                 Kernel("relu", normalise=False),
+                Kernel(Taylor2(centre="running")),
+                Kernel(Favor(5)),
                 *CONTENT[-4:],
                 Uniform("sum"),
                 Uniform("mean"),

@@ -62,6 +62,11 @@ class EdgeView:
             raise Refused("an edge tensor needs Graph edges, alone, to say which edge each entry belongs to")
         return _take(x, self.edges.edge)
 
+    def mean(self, x: Tensor) -> Tensor:
+        count = self.edges.count
+        degree = self.sum(torch.ones_like(x[:1, :1]) if count is None else count.to(x.dtype)[None, None])
+        return self.receiver(self.sum(x if count is None else x * count) / degree.clamp(min=1))
+
     def member(self, edges: Edges) -> Tensor:
         """Each edge asked as a batch row of one receiver and one sender."""
         count = self.edges.receiver.numel()

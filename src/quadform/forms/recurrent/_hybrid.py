@@ -123,8 +123,8 @@ def _read(cut: Sequence[Operands], edges: Edges, weights: Hybrid, far: Tensor | 
     scores = weights.scores(view, joined).masked_fill(~count, -torch.inf)
     q = band.named("far_q")
     distant, total = q @ sums.v, q @ sums.require("k")
-    gain = band.optional("far_log_gain")
-    shift = torch.zeros((), dtype=q.dtype, device=q.device) if gain is None else gain.view(1, -1, 1, 1)
+    scale = band.optional("far_scale")
+    shift = torch.zeros((), dtype=q.dtype, device=q.device) if scale is None else scale[..., None]
     log_total = torch.where(total > 0, torch.where(total > 0, total, 1).log(), -torch.inf) + shift
     top = log_total.detach()
     if scores.shape[-1]:

@@ -42,4 +42,5 @@ def stream_hybrid(call: Call, mixer: str) -> tuple[Tensor, State]:
     beyond = prepared.block(slice(0, 0), slice(0, max(prepared.layout.keys - limit, 0)))
     moved = far_sums(beyond, weights, beyond.layout.k_pos < chunk.length[:, None] - limit)
     after = Sums(before.S + moved.S, before.z + moved.z)
-    return y, State("hybrid", mixer, chunk.length, tensors | store(after, call.groups))
+    shared = 1 if weights.far.phi.specs() else call.groups  # features with a head's own tensors are no group's
+    return y, State("hybrid", mixer, chunk.length, tensors | store(after, shared))

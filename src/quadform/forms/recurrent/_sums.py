@@ -10,6 +10,7 @@ from torch import Tensor
 
 from quadform.algebra import Alibi, All, Causal, Edges, Kernel, Operands, Softmax, Uniform, Weights
 from quadform.forms._call import Call
+from quadform.forms.recurrent._centre import recentred
 from quadform.forms.recurrent._chunk import check_batch, chunk_layout, chunk_of
 from quadform.forms.recurrent._kernel import Sums, causal_prefix, empty_sums, read, reduce_and_read
 from quadform.forms.recurrent._state import State
@@ -31,13 +32,14 @@ def sums_once(operands: Operands, edges: Edges, weights: Weights) -> Tensor:
     valid = True if at.k_valid is None else at.k_valid[:, None, :, None]
     k = torch.where(torch.as_tensor(valid, device=k.device), k, 0)
     if edges == All():
+        q = recentred(weights, q, k, None, None)
         return reduce_and_read(q, k, operands.v, normalise)
     if not at.keys:
         return F.pad(operands.v, (0, 0, 0, at.queries))
     whole, early = ahead(dataclasses.replace(operands, q=q, k=k, tensors={}, dims={}))
-    y, _ = causal_prefix(
-        whole.require("q"), k, operands.v, gates, whole.layout.shift or 0, empty_sums(k, operands.v), normalise
-    )
+    shift = whole.layout.shift or 0
+    q = recentred(weights, whole.require("q"), k, shift, None)
+    y, _ = causal_prefix(q, k, operands.v, gates, shift, empty_sums(k, operands.v), normalise)
     return F.pad(y, (0, 0, early, 0))
 
 
@@ -51,9 +53,9 @@ def stream_sums(call: Call, mixer: str) -> tuple[Tensor, State]:
     k = torch.where(chunk.valid[:, None, :, None], k, 0)
     check_sums(call.state, k, operands.v)
     before = empty_sums(k, operands.v) if call.state is None else restore(call.state, call.heads)
+    q = recentred(call.weights, q, k, 0, before.z)
     y, after = causal_prefix(q, k, operands.v, gates, 0, before, normalise)
-    shared = gates is None or call.groups == 1
-    return y, State("kernel", mixer, chunk.length, store(after, call.groups if shared else 1))
+    return y, State("kernel", mixer, chunk.length, store(after, _sharing(call, gates)))
 
 
 def _stream_memory(call: Call, mixer: str) -> tuple[Tensor, State]:
@@ -66,7 +68,14 @@ def _stream_memory(call: Call, mixer: str) -> tuple[Tensor, State]:
     check_sums(call.state, k, operands.v)
     sums = Sums(k.mT @ operands.v, k.sum(-2)[..., None]) if call.state is None else restore(call.state, call.heads)
     length = at.k_len.expand(batch).clone() if call.state is None else call.state.length
-    return read(q, sums, normalise), State("kernel", mixer, length, store(sums, call.groups))
+    q = recentred(call.weights, q, k[:, :, :0], None, sums.z)
+    return read(q, sums, normalise), State("kernel", mixer, length, store(sums, _sharing(call, None)))
+
+
+def _sharing(call: Call, gates: Tensor | None) -> int:
+    """How many query heads share one state: a group's, but 1 where gates or a map's tensors are each head's own."""
+    own = isinstance(call.weights, Kernel) and bool(call.weights.phi.specs())
+    return 1 if gates is not None or own else call.groups
 
 
 def _features_of(
@@ -75,7 +84,7 @@ def _features_of(
     """(phi(q), phi(k), log-gates (B, H, N, 1 or m) or None, whether rows are divided by their sum)."""
     at, v = operands.layout, operands.v
     if isinstance(weights, Kernel):
-        q, k = weights.phi(operands.require("q")), weights.phi(operands.require("k"))
+        q, k = weights.features(operands)
         gates: Tensor | None = None
         if weights.decay is not None:
             gates = operands.named("log_decay")
