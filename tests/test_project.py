@@ -31,6 +31,7 @@ ALLOWED = {
     "forms": {"_errors", "algebra"},
     "layers": {"_errors", "algebra", "forms"},
     "models": {"_errors", "algebra", "forms", "layers"},
+    "reproduce": {"_errors", "algebra", "forms", "layers", "models"},
     "distributed": {"_errors", "algebra", "forms"},
     "convert": {"_errors", "algebra", "forms", "layers"},
     "laws": {"_errors", "algebra", "forms", "layers", "convert"},
