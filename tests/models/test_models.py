@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ class Sum(nn.Module):
         return (y, (count + x.shape[1], sums[:, -1:])) if return_state else y
 
 
-def models() -> dict[str, nn.Module]:
+def models() -> dict[str, Any]:
     torch.manual_seed(0)
     return {"lstm": LSTMDecoder(7, 12, 2), "decoder": Decoder(7, 12, 2, 20, Sum)}
 
