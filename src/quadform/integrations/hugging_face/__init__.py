@@ -1,9 +1,11 @@
-"""Hugging Face transformers: capture of attention calls, loading of local models; text, images and sounds into batches.
+"""Hugging Face transformers: capture of attention calls, mixers in place of attention, generation with states, loading of
+local models; text, images and sounds into batches.
 
 Importing this package imports nothing of transformers; its functions do.
 """
 
 from quadform.inspect import register_capture
+from quadform.integrations.hugging_face._cache import StateCache as StateCache
 from quadform.integrations.hugging_face._capture import (
     HuggingFaceCapture as HuggingFaceCapture,
     is_hugging_face as is_hugging_face,
@@ -18,6 +20,7 @@ from quadform.integrations.hugging_face._images import (
     sample_photographs as sample_photographs,
 )
 from quadform.integrations.hugging_face._loading import load_model as load_model, load_tokenizer as load_tokenizer
+from quadform.integrations.hugging_face._mixed import Mixed as Mixed, with_mixers as with_mixers
 from quadform.integrations.hugging_face._sounds import (
     SoundSplit as SoundSplit,
     load_sound_processor as load_sound_processor,
