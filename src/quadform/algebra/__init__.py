@@ -8,7 +8,12 @@ from quadform.algebra._composite_weights import (
     projection_matrix as projection_matrix,
 )
 from quadform.algebra._content_edges import Buckets as Buckets, Chosen as Chosen, SameBucket as SameBucket, TopK as TopK
-from quadform.algebra._description import Description as Description, from_json as from_json, parse as parse
+from quadform.algebra._description import (
+    Description as Description,
+    description as description,
+    from_json as from_json,
+    parse as parse,
+)
 from quadform.algebra._edge_list import EdgeList as EdgeList
 from quadform.algebra._edge_weights import (
     Additive as Additive,

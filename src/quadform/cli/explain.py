@@ -95,4 +95,5 @@ def _caption(described: Explanation) -> str:
         speed = "static rates of a small CPU; `quadform calibrate` measures this machine's"
     else:
         speed = f"this machine's rates, measured on {described.calibration.date}"
-    return f"Times are predicted and rank the forms, by {speed}."
+    note = "" if described.note is None else f"{described.note[0].upper()}{described.note[1:]}. "
+    return f"{note}Times are predicted and rank the forms, by {speed}."

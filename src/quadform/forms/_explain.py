@@ -17,13 +17,30 @@ from quadform.forms._registry import FORMS
 
 @dataclass(frozen=True)
 class Explanation:
-    """Costs and refusals of one call, the form that "auto" takes, and the calibration that its times rest on, if any."""
+    """Costs and refusals of one call, the form that "auto" takes, and the calibration that its times rest on, if any.
+
+    `cache` is the size in bytes of all of the call's keys and values, and `keys` how many tokens they are of.
+    """
 
     edges: Edges
     weights: Weights
     costs: Mapping[str, Cost]
     refusals: Mapping[str, str]
     calibration: Calibration | None = None
+    cache: int = 0
+    keys: int = 0
+
+    @property
+    def note(self) -> str | None:
+        """That a stream's state is larger than the cache of keys and values that it replaces, where it is."""
+        state = self.costs["recurrent"].state if "recurrent" in self.costs else None
+        if state is None or not self.cache or state <= self.cache:
+            return None
+        enough = -(-state * self.keys // self.cache)
+        return (
+            f"the state, {state:,} B, is {state / self.cache:.1f} times a KV cache of {self.keys:,} tokens; "
+            f"from {enough:,} tokens on it is the smaller one"
+        )
 
     @property
     def source(self) -> str:
@@ -54,6 +71,7 @@ class Explanation:
             "edges": str(self.edges),
             "weights": str(self.weights),
             "chosen": self.chosen,
+            "note": self.note,
             "rates": {**asdict(rates), "source": self.source},
             "forms": forms,
         }
@@ -71,6 +89,7 @@ class Explanation:
                 f"{mark} {name:<12} {cost.flops / 1e9:10.3f} GFLOP {cost.bytes / 1e6:10.2f} MB"
                 f"   state {state:>14}   {cost.seconds * 1e3:9.3f} ms predicted"
             )
+        lines += [] if self.note is None else [f"  {self.note}"]
         return "\n".join([*lines, f"  times by rates: {self.source}"])
 
 
@@ -101,4 +120,6 @@ def explain(
     call = build_call(q, k, v, edges, weights, tensors, lengths, key_mask, positions, grid, **options)
     refusals = {name: reason for name, form in FORMS.items() if (reason := form.refusal(call)) is not None}
     costs = {name: form.cost(call) for name, form in FORMS.items() if name not in refusals}
-    return Explanation(edges, weights, costs, refusals, calibration())
+    both = (0 if call.k is None else call.head_dim) + call.v.shape[-1]
+    cache = call.v.element_size() * call.v.shape[0] * call.v.shape[1] * call.layout.keys * both
+    return Explanation(edges, weights, costs, refusals, calibration(), cache, call.layout.keys)

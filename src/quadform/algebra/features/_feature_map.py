@@ -17,9 +17,9 @@ class FeatureMap(Description):
     """phi: (..., D) -> (..., m), with sim(q, k) = phi(q)'phi(k).
 
     A map of one's own derives from this class and defines `features` and `__call__`; as a frozen dataclass it can be
-    hashed, compared and printed. The rest has defaults: `specs` where it has weights (the call passes them, and
-    `__call__` takes them by name: x is (B, H, N, D), they are as their specs say), `query` and `key` where receivers and
-    senders differ.
+    hashed, compared and printed, and `quadform.algebra.description` registers it for `parse` and `from_json`. The rest has
+    defaults: `specs` where it has weights (the call passes them, and `__call__` takes them by name: x is (B, H, N, D), they are
+    as their specs say), `query` and `key` where receivers and senders differ.
 
     Attributes:
         positive: whether every product phi(q)'phi(k) is >= 0, so that no row's sum can vanish by cancelling. Where it

@@ -33,7 +33,7 @@ class Polynomial(FeatureMap):
     offset: float = 1.0
     scale: float | None = None
 
-    validity = "every x, but rows whose sum is near 0; (1 + s / p)^p is close to exp(s) for |s| < sqrt(p)"
+    validity = "every x, but rows whose sum is near 0; (1 + s / p)^p is about exp(s - s^2 / 2p)"
 
     def __post_init__(self) -> None:
         Checks.integer(self, "degree", 1)

@@ -47,7 +47,7 @@ class Taylor2(FeatureMap):
     scale: float | None = None
     centre: Literal["fixed", "running"] | None = None
 
-    validity = "every x; within 2 % of exp(s) for |s| < 0.5 and 25 % for |s| < 1.2 from the centre"
+    validity = "every x; within 4 % of exp(s) for |s| < 0.5 from the centre, 36 % for |s| < 1"
 
     def __post_init__(self) -> None:
         check_scale(self)

@@ -17,7 +17,7 @@ from quadform.forms.recurrent._hybrid_stream import hybrid_once, stream_hybrid
 from quadform.forms.recurrent._kernel import CHUNK
 from quadform.forms.recurrent._refusal import parts, refusal
 from quadform.forms.recurrent._state import State
-from quadform.forms.recurrent._sums import is_sum, stream_sums, sums_once
+from quadform.forms.recurrent._sums import is_sum, sharing, stream_sums, sums_once
 from quadform.forms.recurrent._tail import run_tail
 
 
@@ -36,7 +36,7 @@ class Recurrent:
         both = call.head_dim + width
         moved = 4.0 * size * rows * max(n, m) * both
         if features is not None:
-            kept = 4 * call.v.shape[0] * call.v.shape[1] * features * (width + 1)
+            kept = max(size, 4) * rows // sharing(call) * features * (width + 1)
             inside = 0 if call.edges == All() else CHUNK
             flops = 2.0 * rows * max(n, m) * (2 * features * width + inside * (features + width))
             if isinstance(call.weights, Hybrid):

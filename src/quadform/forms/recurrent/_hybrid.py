@@ -125,9 +125,7 @@ def _stacked(sums: list[Sums], at: Layout) -> Operands:
     return Operands(None, z, S, layout, All(), S.shape[1])
 
 
-def _read(
-    cut: Sequence[Operands], edges: Edges, weights: Hybrid, far: Tensor | None, corner: int | None
-) -> Tensor:
+def _read(cut: Sequence[Operands], edges: Edges, weights: Hybrid, far: Tensor | None, corner: int | None) -> Tensor:
     """One block of receivers: near pairs by exp, far pairs of the band and the sums before it by features, and far columns.
 
     Where `corner` is given, the band's far pairs lie in its first `corner` columns, and off causal edges in its last ones.

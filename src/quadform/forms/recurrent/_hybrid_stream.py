@@ -10,7 +10,7 @@ from quadform.forms._call import Call
 from quadform.forms.recurrent._hybrid import far_sums, hybrid
 from quadform.forms.recurrent._kernel import Sums, empty_sums
 from quadform.forms.recurrent._state import State
-from quadform.forms.recurrent._sums import ahead, check_sums, restore, store
+from quadform.forms.recurrent._sums import ahead, check_sums, restore, sharing, store
 from quadform.forms.recurrent._tail import continued, first, last, named, sink_call
 
 
@@ -42,5 +42,4 @@ def stream_hybrid(call: Call, mixer: str) -> tuple[Tensor, State]:
     beyond = prepared.block(slice(0, 0), slice(0, max(prepared.layout.keys - limit, 0)))
     moved = far_sums(beyond, weights, beyond.layout.k_pos < chunk.length[:, None] - limit)
     after = Sums(before.S + moved.S, before.z + moved.z)
-    shared = 1 if weights.far.phi.specs() else call.groups  # features with a head's own tensors are no group's
-    return y, State("hybrid", mixer, chunk.length, tensors | store(after, shared))
+    return y, State("hybrid", mixer, chunk.length, tensors | store(after, sharing(call)))

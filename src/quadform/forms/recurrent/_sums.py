@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quadform.algebra import Alibi, All, Causal, Edges, Kernel, Operands, Softmax, Uniform, Weights
+from quadform.algebra import Alibi, All, Causal, Edges, Hybrid, Kernel, Operands, Softmax, Uniform, Weights
 from quadform.forms._call import Call
 from quadform.forms.recurrent._centre import recentred
 from quadform.forms.recurrent._chunk import check_batch, chunk_layout, chunk_of
@@ -55,7 +55,7 @@ def stream_sums(call: Call, mixer: str) -> tuple[Tensor, State]:
     before = empty_sums(k, operands.v) if call.state is None else restore(call.state, call.heads)
     q = recentred(call.weights, q, k, 0, before.z)
     y, after = causal_prefix(q, k, operands.v, gates, 0, before, normalise)
-    return y, State("kernel", mixer, chunk.length, store(after, _sharing(call, gates)))
+    return y, State("kernel", mixer, chunk.length, store(after, sharing(call)))
 
 
 def _stream_memory(call: Call, mixer: str) -> tuple[Tensor, State]:
@@ -69,13 +69,17 @@ def _stream_memory(call: Call, mixer: str) -> tuple[Tensor, State]:
     sums = Sums(k.mT @ operands.v, k.sum(-2)[..., None]) if call.state is None else restore(call.state, call.heads)
     length = at.k_len.expand(batch).clone() if call.state is None else call.state.length
     q = recentred(call.weights, q, k[:, :, :0], None, sums.z)
-    return read(q, sums, normalise), State("kernel", mixer, length, store(sums, _sharing(call, None)))
+    return read(q, sums, normalise), State("kernel", mixer, length, store(sums, sharing(call)))
 
 
-def _sharing(call: Call, gates: Tensor | None) -> int:
-    """How many query heads share one state: a group's, but 1 where gates or a map's tensors are each head's own."""
-    own = isinstance(call.weights, Kernel) and bool(call.weights.phi.specs())
-    return 1 if gates is not None or own else call.groups
+def sharing(call: Call) -> int:
+    """How many query heads share one state: all of a group, but 1 where gates or a map's tensors are each head's own."""
+    weights = call.weights
+    own = not isinstance(weights, Uniform)
+    if isinstance(weights, Kernel | Hybrid):
+        kernel = weights.far if isinstance(weights, Hybrid) else weights
+        own = bool(kernel.specs())
+    return 1 if own else call.groups
 
 
 def _features_of(
