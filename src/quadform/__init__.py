@@ -59,14 +59,18 @@ from quadform.forms import (
     Calibration as Calibration,
     Explanation as Explanation,
     State as State,
+    States as States,
     attend as attend,
     backends as backends,
     calibrate as calibrate,
     explain as explain,
     init_state as init_state,
+    load_states as load_states,
     prefill as prefill,
+    save_states as save_states,
     step as step,
 )
 from quadform.inspect import Report as Report, inspect as inspect
+from quadform.layers import Attention as Attention, LinearAttention as LinearAttention
 
 __version__ = "0.1.0"

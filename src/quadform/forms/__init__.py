@@ -15,5 +15,10 @@ from quadform.forms._rates import (
     rates as rates,
 )
 from quadform.forms._registry import FORMS as FORMS
-from quadform.forms.recurrent import State as State
+from quadform.forms.recurrent import (
+    State as State,
+    States as States,
+    load_states as load_states,
+    save_states as save_states,
+)
 from quadform.forms.recurrent._streaming import init_state as init_state, prefill as prefill, step as step

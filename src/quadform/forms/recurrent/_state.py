@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,12 +11,8 @@ import torch
 from torch import Tensor
 
 from quadform._errors import ArgumentError
-
-ENTRIES = {
-    "kernel": ("S", "z"),
-    "tail": ("tail_v", "tail_valid"),
-    "hybrid": ("S", "z", "tail_k", "tail_v", "tail_valid"),
-}
+from quadform.forms import _state_file
+from quadform.forms.recurrent._state_checks import ENTRIES, check_finite, check_state
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +65,10 @@ class State:
         picked = {name: t.index_select(0, index) for name, t in self.tensors.items()}
         return dataclasses.replace(self, length=self.length.index_select(0, index), tensors=picked)
 
+    def fork(self) -> State:
+        """Another hand on the same value, at no cost: no call on one is seen by the other."""
+        return dataclasses.replace(self)
+
     def detach(self) -> State:
         """The same values without their history."""
         return dataclasses.replace(self, tensors={name: t.detach() for name, t in self.tensors.items()})
@@ -81,7 +82,8 @@ class State:
     def from_tensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> State:
         """The state that `to_tensors` took apart.
 
-        Errors: ArgumentError for a missing entry, an unknown kind, or tensors that do not have one batch.
+        Errors: ArgumentError for a missing or unknown entry, an unknown kind, tensors that do not have one batch or
+        whose shapes or dtypes do not belong together, and numbers that are not finite.
         """
         for name in ("kind", "mixer"):
             if name not in metadata:
@@ -99,4 +101,20 @@ class State:
             if t.shape[:1] != length.shape:
                 raise ArgumentError(f"tensors[{name!r}]", f"a batch of {length.shape[0]} rows", str(tuple(t.shape)))
         rest = {name: t for name, t in tensors.items() if name != "length"}
+        check_state(kind, metadata["mixer"], length, rest)
         return State(kind, metadata["mixer"], length, rest)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """One safetensors file, written whole or not at all. Errors: as `save_states`."""
+        for name, t in self.tensors.items():
+            check_finite(name, t)
+        _state_file.write(path, [self.to_tensors()])
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> State:
+        """What `save` wrote, on the CPU. Errors: QuadformError, as `load_states`."""
+        with _state_file.naming(path):
+            found = _state_file.read(path)
+            if len(found) != 1 or not isinstance(found[0], tuple):
+                raise ArgumentError("states", "one state; `load_states` reads several", f"those of {len(found)} layers")
+            return State.from_tensors(*found[0])
