@@ -13,6 +13,7 @@ from torch import Tensor
 import quadform as qf
 from quadform.algebra import FeatureMap, TensorSpec
 from quadform.algebra._description import _CLASSES
+from quadform.algebra.features._products import FEW
 
 B, H, N, D = 2, 4, 90, 4
 FORMS = ("dense", "graph", "recurrent")
@@ -92,6 +93,17 @@ def test_a_polynomial_has_each_monomial_once(degree, offset):
     expected = (offset + q @ k.T * D**-0.5) ** degree
     assert (phi(q) @ phi(k).T - expected).abs().max() < 1e-13 * max(1, expected.abs().max())
     assert phi.positive == (degree % 2 == 0)
+
+
+@pytest.mark.parametrize("phi", [qf.Taylor2(), qf.Polynomial(2), qf.Polynomial(3, 0.0), qf.Polynomial(4)], ids=str)
+def test_features_of_a_token_do_not_depend_on_how_many_there_are(phi):
+    x = normal(2, FEW, D)
+    every = phi(x)
+    assert torch.equal(every[:, :3], phi(x[:, :3])) and every.shape == (2, FEW, phi.features(D))
+    assert phi(x[:, :0]).shape == (2, 0, phi.features(D))
+    few = normal(1, 2, D).requires_grad_()
+    assert torch.autograd.gradcheck(phi, few)
+    assert torch.autograd.gradgradcheck(phi, few)
 
 
 @pytest.mark.parametrize("offset", [0.3, 1.0])

@@ -32,6 +32,8 @@ def test_what_is_not_a_polynomial_is_not_exact_and_has_a_witness():
     assert accepted.module == qf.Kernel("taylor2") and accepted.certificate.theorem is None
     with pytest.raises(qf.NotExact, match="no finite feature map"):
         qf.convert(qf.Similarity("gaussian"), to="kernel", tolerance=1.0)
+    with pytest.raises(qf.NotExact, match="nothing says that it is a polynomial"):
+        qf.convert(qf.Similarity(lambda q, k: (1 + (q * k).sum(-1)) ** 2), to="kernel", tolerance=1.0)
 
 
 def test_errors_name_the_argument():

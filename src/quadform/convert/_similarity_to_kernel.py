@@ -25,6 +25,8 @@ def similarity_to_kernel(similarity: Similarity) -> Converted:
         theorem: str | None = "(c + s)^p is an inner product of the monomials of degree p in [sqrt(c), sqrt(scale) x]"
     elif similarity.function == "exponential":
         phi, theorem = Taylor2(similarity.scale), None
+    elif callable(similarity.function):
+        raise NotExact(f"{similarity} is a function of one's own, and nothing says that it is a polynomial in q'k")
     else:
         raise NotExact(f"{similarity} has no finite feature map: its power series in q'k does not end")
     kernel = Kernel(phi)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations_with_replacement, groupby
 
 import torch
 from torch import Tensor
 
 from quadform.algebra._description import Checks, description
 from quadform.algebra.features._feature_map import FeatureMap
+from quadform.algebra.features._products import suffix_products
 from quadform.algebra.features._scaled import check_scale, rooted
 
 
@@ -51,20 +54,24 @@ class Polynomial(FeatureMap):
         base = rooted(self, x)
         if self.offset:
             base = torch.cat([torch.full_like(x[..., :1], math.sqrt(self.offset)), base], -1)
-        index, count = _monomials(base.shape[-1], self.degree, x.device)
-        out = base[..., index[0]] * count.sqrt().to(x.dtype)
-        for factor in index[1:]:
-            out = out * base[..., factor]
-        return out
+        count = torch.tensor(_multiplicities(base.shape[-1], self.degree), dtype=torch.float64)
+        return _monomials(base, self.degree) * count.sqrt().to(x)
 
 
-def _monomials(variables: int, degree: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(degree, m) factors of each monomial, in order, and (m,) how many products of factors are that monomial."""
-    factors = torch.combinations(torch.arange(variables, device=device), degree, with_replacement=True)
-    index = factors.reshape(-1, degree).T
-    count = torch.ones(index.shape[1], dtype=torch.float64 if device.type != "mps" else torch.float32, device=device)
-    run = torch.ones_like(count)
-    for t in range(1, degree):
-        run = torch.where(index[t] == index[t - 1], run + 1, 1)
-        count = count * (t + 1) / run
-    return index, count
+def _monomials(x: Tensor, degree: int) -> Tensor:
+    """Products of `degree` entries of x (..., n), each once, in the order of their sorted indices: (..., m)."""
+    n, out = x.shape[-1], x
+    for power in range(1, degree):
+        starts = [math.comb(n + power - 1, power) - math.comb(n - i + power - 1, power) for i in range(n)]
+        out = suffix_products(x, out, starts)
+    return out
+
+
+@lru_cache(maxsize=32)
+def _multiplicities(n: int, degree: int) -> tuple[float, ...]:
+    """How many products of `degree` entries, in any order, each of those monomials is: degree! / (n_1! n_2! ...)."""
+    every = combinations_with_replacement(range(n), degree)
+    return tuple(
+        math.factorial(degree) / math.prod(math.factorial(len(list(run))) for _, run in groupby(indices))
+        for indices in every
+    )

@@ -14,6 +14,7 @@ from quadform.algebra._description import Checks, description
 from quadform.algebra._operands import TensorSpec
 from quadform.algebra._views import View
 from quadform.algebra.features._feature_map import FeatureMap
+from quadform.algebra.features._products import suffix_products
 from quadform.algebra.features._scaled import check_scale, rooted
 
 
@@ -68,9 +69,8 @@ class Taylor2(FeatureMap):
     def __call__(self, x: Tensor) -> Tensor:
         d = x.shape[-1]
         scaled = rooted(self, x)
-        row, column = torch.triu_indices(d, d, device=x.device)
-        weight = torch.ones(row.shape, dtype=x.dtype, device=x.device).masked_fill(row == column, math.sqrt(0.5))
-        return torch.cat([torch.ones_like(x[..., :1]), scaled, scaled[..., row] * scaled[..., column] * weight], -1)
+        products = suffix_products(scaled, scaled, range(1, d + 1))
+        return torch.cat([torch.ones_like(x[..., :1]), scaled, scaled * scaled * math.sqrt(0.5), products], -1)
 
     def query(self, q: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
         if self.centre != "fixed":
