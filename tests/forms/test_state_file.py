@@ -77,7 +77,7 @@ def test_values_and_dtypes_come_back(dtype, tmp_path):
 
 def test_the_states_of_a_model_are_one_file(tmp_path):
     parts = [state_of(edges, weights) for edges, weights in MIXERS]
-    layers = [parts[0], qf.States((parts[1], parts[2])), qf.States((parts[3],))]
+    layers: list[Any] = [parts[0], qf.States((parts[1], parts[2])), qf.States((parts[3],))]
     qf.save_states(tmp_path / "model", layers)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     first, second, third = qf.load_states(tmp_path / "model")

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from quadform._errors import ArgumentError
 from quadform.algebra import Edges, Weights
-from quadform.forms import State, attend
+from quadform.forms import State, attend, prefill
 from quadform.layers._declared import Declared
 
 
@@ -67,6 +67,9 @@ class HeadGroup(nn.Module):
             k = None if k is None else k[:, self._kv_heads]
             v = v[:, self._kv_heads]
         tensors = self.declared(x, senders)
+        if return_state and call["form"] in ("auto", "recurrent"):
+            call.pop("form")
+            return prefill(q, k, v, self.edges, self.weights, tensors=tensors, state=state, **call)
         out = attend(q, k, v, self.edges, self.weights, tensors=tensors, state=state, return_state=return_state, **call)
         return out if return_state else (out, None)
 

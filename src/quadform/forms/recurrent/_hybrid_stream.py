@@ -24,10 +24,10 @@ def stream_hybrid(call: Call, mixer: str) -> tuple[Tensor, State]:
     weights = call.weights
     assert isinstance(weights, Hybrid)
     state: State | None = call.state
-    chunk, new, everything, whole = continued(call)
-    prepared = weights.prepare(whole.operands())
     limit = weights.near.band[0]
     assert limit is not None
+    chunk, new, everything, whole = continued(call, limit)
+    prepared = weights.prepare(whole.operands())
     tensors = named("tail_", last(everything, limit, chunk.missing))
     far = weights.near.far_columns(whole.layout)
     extra = None

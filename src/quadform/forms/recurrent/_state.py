@@ -38,7 +38,7 @@ class State:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors."""
+        """Bytes of all tensors; a stream that grows may have room for as many again in the buffer underneath."""
         return sum(t.numel() * t.element_size() for t in (self.length, *self.tensors.values()))
 
     def require(self, name: str, like: Tensor, axis: int | None = None) -> Tensor:
@@ -71,6 +71,8 @@ class State:
 
     def detach(self) -> State:
         """The same values without their history."""
+        if not any(t.requires_grad for t in self.tensors.values()):
+            return self.fork()
         return dataclasses.replace(self, tensors={name: t.detach() for name, t in self.tensors.items()})
 
     def to_tensors(self) -> tuple[dict[str, Tensor], dict[str, str]]:

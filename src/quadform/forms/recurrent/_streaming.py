@@ -9,6 +9,7 @@ from torch import Tensor
 
 from quadform.algebra import Edges, Kernel, Weights
 from quadform.forms._attend import attend
+from quadform.forms.recurrent._quick import quick_step
 from quadform.forms.recurrent._state import State
 
 
@@ -35,6 +36,10 @@ def prefill(
 
         y, state = attend(q, k, v, edges, weights, form="recurrent", state=state, return_state=True)
     """
+    if state is not None and not call.get("tensors") and all(x is None for n, x in call.items() if n != "tensors"):
+        quick = quick_step(q, k, v, edges, weights, state)
+        if quick is not None:
+            return quick
     y, after = attend(q, k, v, edges, weights, form="recurrent", state=state, return_state=True, **call)
     return y, after
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from quadform.algebra import Layout
 from quadform.forms._band import banded
 from quadform.forms._call import Call
+from quadform.forms.recurrent._buffer import Place, Placed, extend, shareable
 from quadform.forms.recurrent._chunk import Chunk, chunk_layout, chunk_of
 from quadform.forms.recurrent._state import State
 
@@ -19,11 +20,13 @@ Named = dict[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """Senders that a stream kept: named tensors with their axis of senders, and which entries are senders at all."""
+    """Senders that a stream kept: named tensors with their axis of senders, which entries are senders at all, and where they
+    stand in a buffer, if in one."""
 
     tensors: Named
     axes: dict[str, int]
     valid: Tensor
+    place: Place | None = None
 
 
 def senders_of(call: Call, chunk: Chunk) -> Kept:
@@ -38,28 +41,46 @@ def senders_of(call: Call, chunk: Chunk) -> Kept:
     return Kept(tensors, axes, chunk.valid)
 
 
-def append(state: State | None, prefix: str, new: Kept) -> Kept:
-    """The kept senders of a state followed by new ones."""
-    if state is None or f"{prefix}v" not in state.tensors:
+def append(state: State | None, new: Kept, shared: bool) -> Kept:
+    """The kept senders of a state followed by new ones, in a shared buffer if they may be."""
+    if state is None or "tail_v" not in state.tensors:
         return new
     axes = new.axes
-    joined = {n: torch.cat([state.require(prefix + n, x, axes[n]), x], axes[n]) for n, x in new.tensors.items()}
-    return Kept(joined, axes, torch.cat([state.tensors[f"{prefix}valid"], new.valid], 1))
+    old = {n: state.require(f"tail_{n}", x, axes[n]) for n, x in new.tensors.items()}
+    if shared and shareable(old, new.tensors):
+        place = extend(
+            state.tensors, named("tail_", new), {f"tail_{n}": a for n, a in axes.items()} | {"tail_valid": 1}
+        )
+        return _placed(place, new.tensors, axes)
+    joined = {n: torch.cat([old[n], x], axes[n]) for n, x in new.tensors.items()}
+    return Kept(joined, axes, torch.cat([state.tensors["tail_valid"], new.valid], 1))
+
+
+def _placed(place: Place, names: Named, axes: dict[str, int]) -> Kept:
+    views = place.views()
+    return Kept({n: views[f"tail_{n}"] for n in names}, axes, views["tail_valid"], place)
 
 
 def last(kept: Kept, limit: int | None, missing: Tensor | None) -> Kept:
     """The last `limit` senders of each row (all of them for None); `missing` (B,) ones at the end do not exist.
 
-    What is returned owns its memory: a ring of 8 does not hold the million keys of the call that it was cut from.
+    What is returned owns its memory, or stays in its buffer, which has twice as many places at most: a ring of 8 does not hold
+    the million keys of the call that it was cut from.
     """
     count = kept.valid.shape[1]
     size = count if limit is None else min(limit, count)
+    if kept.place is not None and missing is None:
+        return _placed(kept.place.last(size), kept.tensors, kept.axes)
     if missing is None:
-        tensors = {n: x.narrow(kept.axes[n], count - size, size).clone() for n, x in kept.tensors.items()}
-        return Kept(tensors, kept.axes, kept.valid[:, count - size :].clone())
+        tensors = {n: _copy(x.narrow(kept.axes[n], count - size, size)) for n, x in kept.tensors.items()}
+        return Kept(tensors, kept.axes, _copy(kept.valid[:, count - size :]))
     index = torch.arange(count - size, count, device=missing.device) - missing[:, None]
     valid = kept.valid.gather(1, index.clamp(min=0)) & (index >= 0)
     return Kept({n: _pick(x, index.clamp(min=0), kept.axes[n]) for n, x in kept.tensors.items()}, kept.axes, valid)
+
+
+def _copy(x: Tensor) -> Tensor:
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def first(state: State | None, new: Kept, chunk: Chunk, position: Tensor) -> Kept:
@@ -103,7 +124,8 @@ def with_senders(call: Call, kept: Kept, layout: Layout) -> Call:
 
 def named(prefix: str, kept: Kept) -> Named:
     """The entries of a state that hold these senders."""
-    return {prefix + n: x for n, x in kept.tensors.items()} | {f"{prefix}valid": kept.valid}
+    entries = {prefix + n: x for n, x in kept.tensors.items()} | {f"{prefix}valid": kept.valid}
+    return entries if kept.place is None else Placed(entries, kept.place)
 
 
 def sink_call(call: Call, kept: Kept, position: Tensor, chunk: Chunk) -> Call:
@@ -113,18 +135,21 @@ def sink_call(call: Call, kept: Kept, position: Tensor, chunk: Chunk) -> Call:
     return with_senders(call, kept, layout)
 
 
-def continued(call: Call) -> tuple[Chunk, Kept, Kept, Call]:
-    """(positions of the new tokens, their senders, those behind the kept ones, the call with all of these as senders)."""
+def continued(call: Call, limit: int | None) -> tuple[Chunk, Kept, Kept, Call]:
+    """(positions of the new tokens, their senders, those behind the kept ones, the call with all of these as senders).
+
+    A chunk that is longer than the `limit` senders that will be kept of it stays out of their buffer.
+    """
     chunk = chunk_of(call, call.state)
     new = senders_of(call, chunk)
-    everything = append(call.state, "tail_", new)
+    everything = append(call.state, new, chunk.missing is None and (limit is None or new.valid.shape[1] <= limit))
     old = everything.valid[:, : everything.valid.shape[1] - new.valid.shape[1]]
     return chunk, new, everything, with_senders(call, everything, chunk_layout(chunk, old))
 
 
 def run_tail(call: Call, mixer: str, limit: int | None) -> tuple[Tensor, State]:
     """One call of a stream that keeps senders: all receivers against what was kept and the chunk itself."""
-    chunk, new, everything, whole = continued(call)
+    chunk, new, everything, whole = continued(call, limit)
     grown = limit is None and call.state is not None and chunk.missing is None  # then `append` has made a copy
     tensors = named("tail_", everything if grown else last(everything, limit, chunk.missing))
     operands = whole.operands()

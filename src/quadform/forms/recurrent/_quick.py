@@ -1,0 +1,129 @@
+"""One token of the most common streams without the machinery of a call: the same formulas, fewer operations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from quadform.algebra import Causal, Edges, Kernel, Softmax, Weights, Window
+from quadform.algebra._weights import content_scale
+from quadform.forms._evaluate import is_plain
+from quadform.forms._normalise import divide
+from quadform.forms.recurrent._buffer import Placed, extend, shareable
+from quadform.forms.recurrent._state import State
+
+AXES = {"tail_k": 2, "tail_v": 2, "tail_valid": 1}
+
+
+def quick_step(
+    q: Tensor | None, k: Tensor | None, v: Tensor, edges: Edges, weights: Weights, state: State
+) -> tuple[Tensor, State] | None:
+    """(y, state) of one token of a plain kernel on Causal(), or of plain softmax on Causal() or a window; None for all else.
+
+    None also where something does not fit, so that the ordinary way says what it is.
+    """
+    if not isinstance(q, Tensor) or not isinstance(k, Tensor) or not isinstance(v, Tensor) or type(state) is not State:
+        return None
+    if q.dim() != 4 or k.dim() != 4 or v.dim() != 4 or q.shape[2] != 1 or k.shape[2] != 1 or v.shape[2] != 1:
+        return None
+    mixer, way, limit = (_way if torch.compiler.is_compiling() else _known_way)(edges, weights)
+    tensors = state.tensors
+    if way is None or state.mixer != mixer:
+        return None
+    batch, keys = k.shape[:2]
+    same = q.dtype == k.dtype == v.dtype and q.device == k.device == v.device == state.length.device
+    sizes = q.shape[0] == v.shape[0] == batch == state.batch and v.shape[1] == keys and q.shape[3] == k.shape[3]
+    if not same or not sizes or not q.is_floating_point() or not keys or q.shape[1] % keys:
+        return None
+    grouped = q.reshape(batch, keys, -1, q.shape[3])
+    found = (
+        _kernel(grouped, k, v, weights, tensors)
+        if way == "kernel"
+        else _softmax(grouped, k, v, weights, tensors, limit)
+    )
+    if found is None:
+        return None
+    y, after = found
+    y = y.to(v.dtype).reshape(batch, q.shape[1], 1, v.shape[3])
+    return y, State(state.kind, state.mixer, state.length + 1, after)
+
+
+def _way(edges: Edges, weights: Weights) -> tuple[str, str | None, int | None]:
+    """(the mixer as a state names it, how its token is computed, how many senders are kept)."""
+    mixer = weights.__str__() + " on " + edges.__str__()  # a compiler traces this, and no f-string
+    if type(weights) is Kernel and type(edges) is Causal:
+        plain = weights.decay is None and not weights.phi.running and not weights.phi.specs()
+        return mixer, "kernel" if plain else None, None
+    if type(weights) is Softmax and is_plain(weights):
+        if type(edges) is Causal:
+            return mixer, "tail", None
+        if type(edges) is Window and edges.is_causal and edges.dilation == 1 and not edges.sinks:
+            return mixer, "tail", edges.left
+    return mixer, None, None
+
+
+_known_way = lru_cache(maxsize=256)(_way)
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _kernel(
+    q: Tensor, k: Tensor, v: Tensor, weights: Weights, tensors: Mapping[str, Tensor]
+) -> tuple[Tensor, Mapping[str, Tensor]] | None:
+    """S + phi(k) v', z + phi(k), and what phi(q) (B, Hk, G, m) reads from them."""
+    assert isinstance(weights, Kernel)
+    q, k, v = _wide(q), _wide(k), _wide(v)
+    phi = weights.phi
+    f, factor = phi.query(q, {})
+    if factor is not None and not weights.normalise:
+        f = f * factor.exp()[..., None]
+    g = phi.key(k, {})
+    S, z = tensors["S"], tensors["z"]
+    if S.dtype != v.dtype or S.shape != (*g.shape[:2], g.shape[3], v.shape[3]) or z.shape != S.shape[:3]:
+        return None
+    S, z = torch.addcmul(S, g.mT, v), z + g[:, :, 0]
+    y = f @ S
+    return divide(y, f @ z[..., None]) if weights.normalise else y, {"S": S, "z": z}
+
+
+def _softmax(
+    q: Tensor, k: Tensor, v: Tensor, weights: Weights, tensors: Mapping[str, Tensor], limit: int | None
+) -> tuple[Tensor, Mapping[str, Tensor]] | None:
+    """Softmax over all that is kept and the token itself; then the last `limit` are kept."""
+    assert isinstance(weights, Softmax)
+    new = {"tail_k": k, "tail_v": v, "tail_valid": torch.ones(k.shape[0], 1, dtype=torch.bool, device=k.device)}
+    if not all(name in tensors and _follows(tensors[name], x) for name, x in new.items()):
+        return None
+    if limit != 0 and shareable(tensors, new):
+        place = extend(tensors, new, AXES)
+        everything = place.views()
+        size = place.end - place.start
+        kept = place if limit is None else place.last(min(limit, size))
+        after: Mapping[str, Tensor] = Placed(everything if kept is place else kept.views(), kept)
+    else:
+        everything = {name: torch.cat([tensors[name], x], AXES[name]) for name, x in new.items()}
+        size = everything["tail_valid"].shape[1]
+        start = 0 if limit is None else max(size - limit, 0)
+        cut = {name: x.narrow(AXES[name], start, size - start) for name, x in everything.items()}
+        after = (
+            {name: x.clone(memory_format=torch.contiguous_format) for name, x in cut.items()} if start else everything
+        )
+    mask = everything["tail_valid"][:, None, None, :]
+    scale = content_scale(weights.scale, q)
+    y = F.scaled_dot_product_attention(
+        _wide(q), _wide(everything["tail_k"]), _wide(everything["tail_v"]), attn_mask=mask, scale=scale
+    )
+    return y, after
+
+
+def _follows(old: Tensor, new: Tensor) -> bool:
+    """Whether senders (B, Hk, R, D), or their validity (B, R), can be followed by one more."""
+    where = 1 if new.dim() == 2 else 2
+    sizes = zip(old.shape, new.shape, strict=True) if old.dim() == new.dim() else ((0, 1),)
+    return old.dtype == new.dtype and all(a == b for axis, (a, b) in enumerate(sizes) if axis != where)
