@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from tests.integrations.causal import KINDS, decoder, plans, prompt
 from tests.integrations.models import tiny
 
 import quadform as qf
 from quadform import ArgumentError, QuadformError, Refused
-from quadform.integrations.hugging_face import StateCache, with_mixers
+from quadform.integrations.hugging_face import StateCache, load_cache, save_cache, with_mixers
 
 KERNEL = qf.Causal(), qf.Kernel("elu1")
 PLANS = tuple(plans("llama"))
@@ -301,3 +303,84 @@ def test_keys_that_lose_their_way_are_noticed():
         cache.layers[0].update(x, x)
         with pytest.raises(QuadformError, match="never reached its mixers"):
             cache.layers[0].update(x, x)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_saved_cache_goes_on(plan: str, tmp_path):
+    model, inputs = decoder("qwen3"), prompt()
+    file = tmp_path / "state"
+    with with_mixers(model, plans("qwen3")[plan]) as mixed:
+        whole = greedy(model, inputs, 16, cache=mixed.cache())
+        cache = mixed.cache()
+        part = greedy(model, inputs, 7, cache=cache)
+        mask = torch.cat([inputs["attention_mask"], torch.ones(2, 7, dtype=torch.int64)], 1)
+        save_cache(cache, file, part, mask)
+    with with_mixers(decoder("qwen3"), plans("qwen3")[plan]) as mixed:
+        loaded, rest = load_cache(mixed, file)
+        assert loaded.nbytes == cache.nbytes
+        assert all(torch.equal(rest[name], x) for name, x in (("input_ids", part), ("attention_mask", mask)))
+        assert torch.equal(greedy(mixed.model, rest, 9, cache=loaded), whole)
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+def test_files_that_do_not_fit(tmp_path):
+    model, inputs = decoder("llama"), prompt()
+    file = tmp_path / "state"
+    with with_mixers(model, KERNEL) as mixed:
+        cache = mixed.cache()
+        logits(model, inputs, cache, (9,))
+        ids = inputs["input_ids"]
+        for wrong in (ids[:, 1:], ids[:1]):
+            with pytest.raises(ArgumentError, match="2 rows of at least 9 tokens"):
+                save_cache(cache, file, wrong)
+        with pytest.raises(ArgumentError, match="attention_mask"):
+            save_cache(cache, file, ids, ids[:, 1:])
+        with pytest.raises(QuadformError, match="cannot be written"):
+            save_cache(cache, tmp_path / "no" / "folder", ids)
+        save_cache(cache, file, ids)
+        tensors = load_file(file)
+        with safe_open(file, "pt") as opened:
+            metadata = opened.metadata()
+        for changes, without, message in (
+            ({"schema": "another"}, "", "a file of schema"),
+            ({"model": "another"}, "", "a file that this model wrote"),
+            ({"seen": "10"}, "", "tokens"),
+            ({"seen": "x"}, "", "a file that save_cache wrote"),
+            ({"states": "{}"}, "", "for layer and group 0.0"),
+            ({}, "tokens", "a file of schema"),
+            ({}, "1.0.S", "'S'"),
+        ):
+            kept = {name: x for name, x in tensors.items() if name != without}
+            save_file(kept, file, metadata | changes)
+            with pytest.raises(ArgumentError, match=message):
+                load_cache(mixed, file)
+        save_file(tensors | {"tokens": ids[:1].int(), "mask": ids[:1].bool()}, file, metadata)
+        with pytest.raises(ArgumentError, match="2 rows of tokens"):
+            load_cache(mixed, file)
+
+
+@pytest.mark.parametrize("plan", ["hybrid", "mixed"])
+@torch.no_grad()
+def test_a_compiled_step_neither_breaks_nor_compiles_again(plan: str):
+    from torch._dynamo import reset
+    from torch._dynamo.utils import counters
+
+    model = decoder("llama")
+    ids = prompt(1, 12, padding=0)["input_ids"]
+    with with_mixers(model, plans("llama")[plan]) as mixed:
+        texts = []
+        for compiled in (False, True):
+            reset()
+            counters.clear()
+            cache = mixed.cache()
+            token = model(input_ids=ids, cache=cache).logits[:, -1:].argmax(-1)
+            forward = torch.compile(model, backend="eager") if compiled else model
+            tokens = []
+            for count in range(40):
+                if count == 3:
+                    graphs = counters["stats"]["unique_graphs"]
+                token = forward(input_ids=token, cache=cache).logits[:, -1:].argmax(-1)
+                tokens.append(int(token))
+            texts.append(tokens)
+        assert graphs > 0 and counters["stats"]["unique_graphs"] == graphs and not counters["graph_break"]
+        assert texts[0] == texts[1]

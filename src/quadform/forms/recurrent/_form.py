@@ -54,7 +54,7 @@ class Recurrent:
         return Cost(2.0 * pairs * both, moved, int(kept), 10.0 * (n // 64 + 1), 0.4)
 
     def run(self, call: Call) -> tuple[Tensor, Any]:
-        mixer = f"{call.weights} on {call.edges}"
+        mixer = str(call.weights) + " on " + str(call.edges)  # torch.compile cannot compare a format string
         _check_state(call, mixer)
         streaming = call.state is not None or call.return_state
         if isinstance(call.weights, Hybrid):

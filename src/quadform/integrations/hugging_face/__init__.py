@@ -10,6 +10,7 @@ from quadform.integrations.hugging_face._capture import (
     HuggingFaceCapture as HuggingFaceCapture,
     is_hugging_face as is_hugging_face,
 )
+from quadform.integrations.hugging_face._generate import Generated as Generated, generate_text as generate_text
 from quadform.integrations.hugging_face._images import (
     ImageProcessor as ImageProcessor,
     ImageSplit as ImageSplit,
@@ -21,6 +22,8 @@ from quadform.integrations.hugging_face._images import (
 )
 from quadform.integrations.hugging_face._loading import load_model as load_model, load_tokenizer as load_tokenizer
 from quadform.integrations.hugging_face._mixed import Mixed as Mixed, with_mixers as with_mixers
+from quadform.integrations.hugging_face._mixer_text import read_mixers as read_mixers
+from quadform.integrations.hugging_face._saved import load_cache as load_cache, save_cache as save_cache
 from quadform.integrations.hugging_face._sounds import (
     SoundSplit as SoundSplit,
     load_sound_processor as load_sound_processor,

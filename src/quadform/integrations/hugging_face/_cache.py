@@ -117,6 +117,7 @@ class StateCache(Base):
     """
 
     layers: list[Any]
+    mixed: Mixed
 
     def __new__(cls, mixed: Mixed) -> StateCache:
         return object.__new__(_classes()[0])
@@ -124,6 +125,7 @@ class StateCache(Base):
     def __init__(self, mixed: Mixed) -> None:
         for mixers in mixed.modules.values():
             mixers.check_streams()
+        self.mixed = mixed
         layer = _classes()[1]
         self.layers = [layer(mixers) for mixers in mixed.modules.values()]
         self.layer_class_to_replicate = None

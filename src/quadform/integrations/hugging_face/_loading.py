@@ -45,8 +45,11 @@ def find_directory(name: str | Path) -> Path:
     return found[0]
 
 
-def load_model(name: str | Path) -> Any:
+def load_model(name: str | Path, kind: str = "AutoModel") -> Any:
     """A model in evaluation mode and float32, from a directory or package (see `find_directory`).
+
+    Args:
+        kind: transformers' class that loads it; "AutoModelForCausalLM" adds the head that predicts tokens.
 
     Raises:
         ArgumentError: no such model, no weights, weights that do not cover the model, or weights that are not finite.
@@ -57,7 +60,7 @@ def load_model(name: str | Path) -> Any:
         raise ArgumentError("MODEL", "a directory with weights (*.safetensors or pytorch_model.bin)", str(directory))
     with _quiet(transformers):
         try:
-            model, info = transformers.AutoModel.from_pretrained(
+            model, info = getattr(transformers, kind).from_pretrained(
                 directory, local_files_only=True, output_loading_info=True, dtype=torch.float32
             )
         except _UNLOADABLE as error:

@@ -24,9 +24,9 @@ def with_mixers(model: Any, mixers: Mixers | None = None) -> Mixed:
     Args:
         model: a decoder whose attention goes through transformers' attention interface (GPT-2, Llama, Qwen3, ...).
         mixers: one mixer (edges, weights) or (edges, weights, tensors) for every layer, or a mapping from the index of a
-            layer (or the name of its attention module) to a mixer or to a list of (key-value heads, mixer). What it
-            does not name stays the model's own softmax. Tensors belong to the query heads of their group. Where weights
-            leave the scale of q'k open, the model's own is used.
+            layer, the name of its attention module, or "*" for all others, to a mixer or to a list of (key-value heads,
+            mixer). What it does not name, or maps to None, stays the model's own softmax. Tensors belong to the query
+            heads of their group. Where weights leave the scale of q'k open, the model's own is used.
 
     Raises:
         ArgumentError: a layer, head or mixer that does not fit the model; edges that are not causal.
@@ -124,6 +124,8 @@ def _by_name(mixers: Mixers | None, names: list[str]) -> dict[str, Any]:
         )
     found: dict[str, Any] = {}
     for key, value in mixers.items():
+        if key == "*":
+            continue
         name: Any = key
         if isinstance(key, int) and not isinstance(key, bool) and 0 <= key < len(names):
             name = names[key]
@@ -131,7 +133,7 @@ def _by_name(mixers: Mixers | None, names: list[str]) -> dict[str, Any]:
             known = f"layers from 0 to {len(names) - 1}, or names such as {names[0]}, once each"
             raise ArgumentError("mixers", known, repr(key))
         found[name] = value
-    return found
+    return dict.fromkeys(names, mixers.get("*")) | found
 
 
 def _forget(module: nn.Module, mixers: ModuleMixers) -> None:

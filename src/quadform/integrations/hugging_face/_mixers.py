@@ -29,7 +29,7 @@ from quadform.integrations.hugging_face._beside import Watch
 
 Mixer = tuple[Edges, Weights] | tuple[Edges, Weights, Mapping[str, Tensor]]
 Layer = Mixer | Sequence[tuple[Sequence[int], Mixer]]
-Mixers = Mixer | Mapping[int | str, Layer]
+Mixers = Mixer | Mapping[int | str, Layer | None]
 W = TypeVar("W", bound=Weights | FeatureMap)
 
 
