@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
 import threading
 from typing import Any
@@ -24,6 +25,15 @@ QUICK: list[tuple[Any, Any]] = [
     (qf.Causal(), qf.Softmax(scale=0.7)),
     (qf.Window(5), qf.Softmax()),
     (qf.Window(0), qf.Softmax()),
+]
+TENSORS: dict[str, tuple[int, ...]] = {"feature_weight": (4, 6, 6), "feature_weight_k": (1, 6, 6), "key_centre": (4, 6)}
+WITH_TENSORS: list[tuple[Any, tuple[str, ...]]] = [
+    (qf.Kernel("elu1", decay="scalar"), ()),
+    (qf.Kernel("exp", normalise=False, decay="feature"), ()),
+    (qf.Kernel("hedgehog", decay="feature"), ("feature_weight",)),
+    (qf.Kernel("hedgehog"), ("feature_weight", "feature_weight_k")),
+    (qf.Kernel(qf.Favor(5), normalise=False), ("feature_projection",)),
+    (qf.Kernel(qf.Taylor2(centre="fixed")), ("key_centre",)),
 ]
 every_quick = pytest.mark.parametrize(("edges", "weights"), QUICK, ids=str)
 GROWING = (qf.Causal(), qf.Softmax())
@@ -56,12 +66,54 @@ def test_the_short_way_is_the_ordinary_one(edges, weights, dtype):
             assert torch.allclose(x, after.tensors[name], rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize(("weights", "names"), WITH_TENSORS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_the_short_way_with_tensors_is_the_ordinary_one(weights, names, dtype):
+    generator = torch.Generator().manual_seed(0)
+    shapes = TENSORS | {"feature_projection": (4, 5, 6)}
+    fixed = {name: torch.randn(shapes[name], generator=generator, dtype=torch.float64) for name in names}
+
+    def tensors(n: int) -> dict[str, Tensor]:
+        if weights.decay is None:
+            return fixed
+        tail = () if weights.decay == "scalar" else (weights.phi.features(6),)
+        return fixed | {"log_decay": -torch.rand(3, 4, n, *tail, generator=generator, dtype=torch.float64)}
+
+    _, state = qf.prefill(*qkv(6, 1, dtype), qf.Causal(), weights, tensors=tensors(6))
+    for seed in range(4):
+        token, given = qkv(1, seed, dtype), tensors(1)
+        assert quick_step(*token, qf.Causal(), weights, state, given) is not None
+        expected, after = qf.attend(*token, qf.Causal(), weights, tensors=given, state=state, return_state=True)
+        y, state = qf.step(*token, qf.Causal(), weights, state, tensors=given)
+        assert (y - expected).abs().max() <= (1e-12 if dtype == torch.float64 else 1e-2) * expected.abs().max()
+        assert all(torch.allclose(x, after.tensors[name], rtol=1e-5, atol=1e-5) for name, x in state.tensors.items())
+    name = next(iter(tensors(1)))
+    other: list[dict[str, Tensor]] = [{}, tensors(1) | {"more": torch.ones(1)}, tensors(1) | {name: torch.ones(4)}]
+    assert all(quick_step(*qkv(1, 0, dtype), qf.Causal(), weights, state, wrong) is None for wrong in other)
+    with pytest.raises(qf.ArgumentError, match="^tensors"):
+        qf.step(*qkv(1, 0, dtype), qf.Causal(), weights, state, tensors=other[0])
+
+
+def test_a_map_without_a_hash_takes_a_step():
+    @dataclasses.dataclass
+    class Squares(qf.FeatureMap):
+        def features(self, head_dim: int) -> int:
+            return head_dim
+
+        def __call__(self, x: Tensor) -> Tensor:
+            return x * x
+
+    weights = qf.Kernel(Squares())
+    _, state = qf.prefill(*qkv(2), qf.Causal(), weights)
+    expected, _ = qf.attend(*qkv(1), qf.Causal(), weights, state=state, return_state=True)
+    assert (qf.step(*qkv(1), qf.Causal(), weights, state)[0] - expected).abs().max() < 1e-13
+
+
 def test_all_else_goes_the_ordinary_way():
     token = qkv(1)
     others: list[tuple[Any, Any, Any]] = [
         (qf.Causal(), qf.Softmax(softcap=1.0), {}),
         (qf.Causal(), qf.Softmax(bias=qf.Alibi()), {"slopes": torch.ones(4, dtype=torch.float64)}),
-        (qf.Causal(), qf.Kernel("taylor2", decay="scalar"), {"log_decay": torch.zeros(3, 4, 1, dtype=torch.float64)}),
         (qf.Causal(), qf.Kernel(qf.Taylor2(centre="running")), {}),
         (qf.Window(2, sinks=1), qf.Softmax(), {}),
         (qf.Window(2, dilation=2), qf.Softmax(), {}),

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quadform.algebra import Causal, Edges, Kernel, Softmax, Weights, Window
-from quadform.algebra._weights import content_scale
+from quadform.algebra import Causal, Edges, Kernel, Softmax, TensorSpec, Weights, Window
+from quadform.algebra._weights import content_scale, summable
 from quadform.forms._evaluate import is_plain
 from quadform.forms._normalise import divide
 from quadform.forms.recurrent._buffer import Placed, extend, shareable
@@ -20,9 +20,15 @@ AXES = {"tail_k": 2, "tail_v": 2, "tail_valid": 1}
 
 
 def quick_step(
-    q: Tensor | None, k: Tensor | None, v: Tensor, edges: Edges, weights: Weights, state: State
+    q: Tensor | None,
+    k: Tensor | None,
+    v: Tensor,
+    edges: Edges,
+    weights: Weights,
+    state: State,
+    tensors: Mapping[str, Tensor] | None = None,
 ) -> tuple[Tensor, State] | None:
-    """(y, state) of one token of a plain kernel on Causal(), or of plain softmax on Causal() or a window; None for all else.
+    """(y, state) of one token of a kernel on Causal(), or of plain softmax on Causal() or a window; None for all else.
 
     None also where something does not fit, so that the ordinary way says what it is.
     """
@@ -31,7 +37,6 @@ def quick_step(
     if q.dim() != 4 or k.dim() != 4 or v.dim() != 4 or q.shape[2] != 1 or k.shape[2] != 1 or v.shape[2] != 1:
         return None
     mixer, way, limit = (_way if torch.compiler.is_compiling() else _known_way)(edges, weights)
-    tensors = state.tensors
     if way is None or state.mixer != mixer:
         return None
     batch, keys = k.shape[:2]
@@ -39,12 +44,12 @@ def quick_step(
     sizes = q.shape[0] == v.shape[0] == batch == state.batch and v.shape[1] == keys and q.shape[3] == k.shape[3]
     if not same or not sizes or not q.is_floating_point() or not keys or q.shape[1] % keys:
         return None
-    grouped = q.reshape(batch, keys, -1, q.shape[3])
-    found = (
-        _kernel(grouped, k, v, weights, tensors)
-        if way == "kernel"
-        else _softmax(grouped, k, v, weights, tensors, limit)
-    )
+    if way == "softmax":
+        found = (
+            None if tensors else _softmax(q.reshape(batch, keys, -1, q.shape[3]), k, v, weights, state.tensors, limit)
+        )
+    else:
+        found = _kernel(q, k, v, weights, state.tensors, tensors or {})
     if found is None:
         return None
     y, after = found
@@ -56,17 +61,23 @@ def _way(edges: Edges, weights: Weights) -> tuple[str, str | None, int | None]:
     """(the mixer as a state names it, how its token is computed, how many senders are kept)."""
     mixer = weights.__str__() + " on " + edges.__str__()  # a compiler traces this, and no f-string
     if type(weights) is Kernel and type(edges) is Causal:
-        plain = weights.decay is None and not weights.phi.running and not weights.phi.specs()
-        return mixer, "kernel" if plain else None, None
+        return mixer, None if weights.phi.running else "kernel", None
     if type(weights) is Softmax and is_plain(weights):
         if type(edges) is Causal:
-            return mixer, "tail", None
+            return mixer, "softmax", None
         if type(edges) is Window and edges.is_causal and edges.dilation == 1 and not edges.sinks:
-            return mixer, "tail", edges.left
+            return mixer, "softmax", edges.left
     return mixer, None, None
 
 
-_known_way = lru_cache(maxsize=256)(_way)
+_cached_way = lru_cache(maxsize=256)(_way)
+
+
+def _known_way(edges: Edges, weights: Weights) -> tuple[str, str | None, int | None]:
+    try:
+        return _cached_way(edges, weights)
+    except TypeError:  # a feature map of the caller's own that has no hash
+        return _way(edges, weights)
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -74,22 +85,57 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def _kernel(
-    q: Tensor, k: Tensor, v: Tensor, weights: Weights, tensors: Mapping[str, Tensor]
+    q: Tensor, k: Tensor, v: Tensor, weights: Weights, state: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
 ) -> tuple[Tensor, Mapping[str, Tensor]] | None:
-    """S + phi(k) v', z + phi(k), and what phi(q) (B, Hk, G, m) reads from them."""
+    """S = gate S + phi(k) v', z = gate z + phi(k), and what phi(q) reads from them.
+
+    Query heads of a group share a state unless gates or the map's tensors are each head's own, see `sharing`.
+    """
     assert isinstance(weights, Kernel)
-    q, k, v = _wide(q), _wide(k), _wide(v)
-    phi = weights.phi
-    f, factor = phi.query(q, {})
+    specs, share, dtype = weights.specs(), q.shape[1] // k.shape[1], _wide(v[..., :0]).dtype
+    if not _declared(specs, tensors, q):
+        return None
+    if specs and share > 1:
+        k, v = k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)
+    q, k, v = q.reshape(*k.shape[:2], -1, q.shape[3]).to(dtype), k.to(dtype), v.to(dtype)
+    phi, given = weights.phi, {name: x.to(dtype) for name, x in tensors.items()}
+    f, factor = phi.query(q, given)
     if factor is not None and not weights.normalise:
         f = f * factor.exp()[..., None]
-    g = phi.key(k, {})
-    S, z = tensors["S"], tensors["z"]
-    if S.dtype != v.dtype or S.shape != (*g.shape[:2], g.shape[3], v.shape[3]) or z.shape != S.shape[:3]:
+    g = phi.key(k, given)
+    S, z = state["S"], state["z"]
+    if S.dtype != dtype or S.shape != (*g.shape[:2], g.shape[3], v.shape[3]) or z.shape != S.shape[:3]:
         return None
+    if weights.decay is not None:
+        gate = summable(given["log_decay"]).exp().to(dtype)[:, :, 0]
+        gate = gate[..., None] if weights.decay == "scalar" else gate
+        S, z = gate[..., None] * S, gate * z
     S, z = torch.addcmul(S, g.mT, v), z + g[:, :, 0]
     y = f @ S
     return divide(y, f @ z[..., None]) if weights.normalise else y, {"S": S, "z": z}
+
+
+def _declared(specs: tuple[TensorSpec, ...], tensors: Mapping[str, Tensor], q: Tensor) -> bool:
+    """Whether a call of one token passes what the weights declare, in the shapes that they declare."""
+    if not specs:
+        return not tensors
+    known = {spec.name: spec for spec in specs}
+    if not all(name in known for name in tensors):
+        return False
+    sizes = {"B": q.shape[0], "H": q.shape[1], "K": 1, "D": q.shape[3]}
+    for name, spec in known.items():
+        if name not in tensors:
+            if not spec.optional:
+                return False
+            continue
+        x = tensors[name]
+        if x.dim() != len(spec.dims) or x.device != q.device or not x.is_floating_point():
+            return False
+        for size, dim in zip(x.shape, spec.dims, strict=True):
+            expected = int(dim) if dim.isdigit() else sizes.get(dim, size)
+            if size != expected and not (dim in ("B", "H") and size == 1):
+                return False
+    return True
 
 
 def _softmax(

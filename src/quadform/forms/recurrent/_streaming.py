@@ -36,8 +36,8 @@ def prefill(
 
         y, state = attend(q, k, v, edges, weights, form="recurrent", state=state, return_state=True)
     """
-    if state is not None and not call.get("tensors") and all(x is None for n, x in call.items() if n != "tensors"):
-        quick = quick_step(q, k, v, edges, weights, state)
+    if state is not None and all(x is None for name, x in call.items() if name != "tensors"):
+        quick = quick_step(q, k, v, edges, weights, state, call.get("tensors"))
         if quick is not None:
             return quick
     y, after = attend(q, k, v, edges, weights, form="recurrent", state=state, return_state=True, **call)
