@@ -29,8 +29,7 @@ def is_sum(call: Call) -> bool:
 def sums_once(operands: Operands, edges: Edges, weights: Weights) -> Tensor:
     q, k, gates, normalise = _features_of(operands, weights)
     at = operands.layout
-    valid = True if at.k_valid is None else at.k_valid[:, None, :, None]
-    k = torch.where(torch.as_tensor(valid, device=k.device), k, 0)
+    k = k if at.k_valid is None else torch.where(at.k_valid[:, None, :, None], k, 0)
     if edges == All():
         q = recentred(weights, q, k, None, None)
         return reduce_and_read(q, k, operands.v, normalise)
