@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +95,14 @@ def test_the_states_of_a_model_are_one_file(tmp_path):
     assert same(qf.States.load(tmp_path / "layer").parts[1], parts[2])
     qf.save_states(tmp_path / "none", [])
     assert qf.load_states(tmp_path / "none") == []
+
+
+def test_the_reference(tmp_path):
+    block = inspect.cleandoc(qf.save_states.__doc__ or "").partition("Reference")[2].split("\n", 2)[2]
+    states = [state_of(edges, weights) for edges, weights in MIXERS]
+    exec(textwrap.dedent(block), {"states": states, "path": tmp_path / "a", "json": json, "save_file": save_file})
+    qf.save_states(tmp_path / "b", states)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 @pytest.mark.parametrize("moment", ["save_file", "_flush"])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import random
+import textwrap
 from typing import Any
 
 import pytest
@@ -241,14 +244,25 @@ def test_seeded_buffers_are_in_the_state_dict_and_change_on_request_alone():
                        build(7).state_dict()["groups.0.declared.feature_projection"])  # fmt: skip
 
 
-def test_the_reference_of_each_layer():
+def reference(owner: Any) -> str:
+    """The code under "Reference" in a docstring."""
+    block = inspect.cleandoc(owner.__doc__).partition("Reference")[2].split("\n", 2)[2]
+    lines = itertools.takewhile(lambda line: not line or line.startswith("    "), block.split("\n"))
+    return textwrap.dedent("\n".join(lines))
+
+
+def test_the_references():
+    layer, x = layer_of(qf.Causal(), qf.Softmax()), tokens(2, 5)
+    space = {"layer": layer, "x": x, "H": HEADS, "D": E // HEADS, "attend": qf.attend}
+    exec(reference(qf.Attention), space | {"edges": qf.Causal(), "weights": qf.Softmax()}, found := {})
+    assert worst(found["y"], layer(x)) < 1e-12
     torch.manual_seed(0)
     linear = qf.LinearAttention(E, HEADS, "exp").double()
-    same = qf.Attention(E, HEADS, qf.Causal(), qf.Kernel("exp")).double()
+    names = {"embed_dim": E, "num_heads": HEADS, "feature_map": "exp"}
+    exec(reference(qf.LinearAttention), vars(qf) | names, found := {})
+    same = found["layer"].double()
     same.load_state_dict(linear.state_dict())
-    x = tokens(2, 5)
     assert torch.equal(linear(x), same(x))
-    assert "S_i" in (qf.LinearAttention.__doc__ or "")
 
 
 @pytest.mark.parametrize(("arguments", "more", "name"), [

@@ -77,9 +77,11 @@ def save_states(path: str | os.PathLike[str], states: Sequence[State | States]) 
     Errors: ArgumentError for a state that holds NaN or infinity, which `load_states` would refuse; QuadformError where the
     file cannot be written.
 
-    Reference:
+    Reference, for layers of one state each:
 
-        save_states("talk.safetensors", [state_of_layer_0, state_of_layer_1])
+        tensors = {f"{i}.{name}": x for i, s in enumerate(states) for name, x in s.to_tensors()[0].items()}
+        about = json.dumps([s.to_tensors()[1] for s in states])
+        save_file(tensors, path, {"schema": "quadform/state/1", "states": about})
     """
     for state in states:
         for part in state.parts if isinstance(state, States) else (state,):
