@@ -25,6 +25,8 @@ QUICK: list[tuple[Any, Any]] = [
     (qf.Causal(), qf.Softmax(scale=0.7)),
     (qf.Window(5), qf.Softmax()),
     (qf.Window(0), qf.Softmax()),
+    (qf.Window(5, sinks=2), qf.Softmax()),
+    (qf.Window(2, sinks=9), qf.Softmax()),
 ]
 TENSORS: dict[str, tuple[int, ...]] = {"feature_weight": (4, 6, 6), "feature_weight_k": (1, 6, 6), "key_centre": (4, 6)}
 WITH_TENSORS: list[tuple[Any, tuple[str, ...]]] = [
@@ -115,7 +117,6 @@ def test_all_else_goes_the_ordinary_way():
         (qf.Causal(), qf.Softmax(softcap=1.0), {}),
         (qf.Causal(), qf.Softmax(bias=qf.Alibi()), {"slopes": torch.ones(4, dtype=torch.float64)}),
         (qf.Causal(), qf.Kernel(qf.Taylor2(centre="running")), {}),
-        (qf.Window(2, sinks=1), qf.Softmax(), {}),
         (qf.Window(2, dilation=2), qf.Softmax(), {}),
     ]
     for edges, weights, tensors in others:

@@ -253,13 +253,14 @@ def reference(owner: Any) -> str:
 
 def test_the_references():
     layer, x = layer_of(qf.Causal(), qf.Softmax()), tokens(2, 5)
+    found: dict[str, Any] = {}
     space = {"layer": layer, "x": x, "H": HEADS, "D": E // HEADS, "attend": qf.attend}
-    exec(reference(qf.Attention), space | {"edges": qf.Causal(), "weights": qf.Softmax()}, found := {})
+    exec(reference(qf.Attention), space | {"edges": qf.Causal(), "weights": qf.Softmax()}, found)
     assert worst(found["y"], layer(x)) < 1e-12
     torch.manual_seed(0)
     linear = qf.LinearAttention(E, HEADS, "exp").double()
     names = {"embed_dim": E, "num_heads": HEADS, "feature_map": "exp"}
-    exec(reference(qf.LinearAttention), vars(qf) | names, found := {})
+    exec(reference(qf.LinearAttention), vars(qf) | names, found)
     same = found["layer"].double()
     same.load_state_dict(linear.state_dict())
     assert torch.equal(linear(x), same(x))

@@ -46,7 +46,7 @@ def quick_step(
         return None
     if way == "softmax":
         found = (
-            None if tensors else _softmax(q.reshape(batch, keys, -1, q.shape[3]), k, v, weights, state.tensors, limit)
+            None if tensors else _softmax(q.reshape(batch, keys, -1, q.shape[3]), k, v, edges, weights, state, limit)
         )
     else:
         found = _kernel(q, k, v, weights, state.tensors, tensors or {})
@@ -65,7 +65,7 @@ def _way(edges: Edges, weights: Weights) -> tuple[str, str | None, int | None]:
     if type(weights) is Softmax and is_plain(weights):
         if type(edges) is Causal:
             return mixer, "softmax", None
-        if type(edges) is Window and edges.is_causal and edges.dilation == 1 and not edges.sinks:
+        if type(edges) is Window and edges.is_causal and edges.dilation == 1:
             return mixer, "softmax", edges.left
     return mixer, None, None
 
@@ -139,19 +139,22 @@ def _declared(specs: tuple[TensorSpec, ...], tensors: Mapping[str, Tensor], q: T
 
 
 def _softmax(
-    q: Tensor, k: Tensor, v: Tensor, weights: Weights, tensors: Mapping[str, Tensor], limit: int | None
+    q: Tensor, k: Tensor, v: Tensor, edges: Edges, weights: Weights, state: State, limit: int | None
 ) -> tuple[Tensor, Mapping[str, Tensor]] | None:
-    """Softmax over all that is kept and the token itself; then the last `limit` are kept."""
+    """Softmax over all that is kept and the token itself; then the last `limit` are kept, and the sinks."""
     assert isinstance(weights, Softmax)
+    tensors, sinks = state.tensors, edges.sinks if isinstance(edges, Window) else 0
     new = {"tail_k": k, "tail_v": v, "tail_valid": torch.ones(k.shape[0], 1, dtype=torch.bool, device=k.device)}
     if not all(name in tensors and _follows(tensors[name], x) for name, x in new.items()):
+        return None
+    if sinks and not _has_sinks(tensors, new, sinks):
         return None
     if limit != 0 and shareable(tensors, new):
         place = extend(tensors, new, AXES)
         everything = place.views()
         size = place.end - place.start
         kept = place if limit is None else place.last(min(limit, size))
-        after: Mapping[str, Tensor] = Placed(everything if kept is place else kept.views(), kept)
+        after: dict[str, Tensor] = Placed(everything if kept is place else kept.views(), kept)
     else:
         everything = {name: torch.cat([tensors[name], x], AXES[name]) for name, x in new.items()}
         size = everything["tail_valid"].shape[1]
@@ -160,12 +163,33 @@ def _softmax(
         after = (
             {name: x.clone(memory_format=torch.contiguous_format) for name, x in cut.items()} if start else everything
         )
-    mask = everything["tail_valid"][:, None, None, :]
+    senders = [everything[name] for name in AXES]
+    if limit is not None and sinks:
+        first, visible = _sinks(new, state, limit)
+        after = after | first
+        senders = [torch.cat([tensors["sink_k"], senders[0]], 2), torch.cat([tensors["sink_v"], senders[1]], 2),
+                   torch.cat([visible, senders[2]], 1)]  # fmt: skip
+    keys, values, valid = senders
     scale = content_scale(weights.scale, q)
     y = F.scaled_dot_product_attention(
-        _wide(q), _wide(everything["tail_k"]), _wide(everything["tail_v"]), attn_mask=mask, scale=scale
+        _wide(q), _wide(keys), _wide(values), attn_mask=valid[:, None, None, :], scale=scale
     )
     return y, after
+
+
+def _has_sinks(tensors: Mapping[str, Tensor], new: Mapping[str, Tensor], sinks: int) -> bool:
+    pairs = {f"sink_{name.removeprefix('tail_')}": x for name, x in new.items()}
+    fit = all(name in tensors and _follows(tensors[name], x) for name, x in pairs.items())
+    return fit and tensors["sink_valid"].shape[1] == tensors["sink_k"].shape[2] == tensors["sink_v"].shape[2] == sinks
+
+
+def _sinks(new: Mapping[str, Tensor], state: State, limit: int) -> tuple[dict[str, Tensor], Tensor]:
+    """(the sinks after a new token, which may be one; those before it that no ring of `limit` holds, (B, s))."""
+    old, position = state.tensors, state.length[:, None]
+    index = torch.arange(old["sink_valid"].shape[1], device=position.device)
+    here = index == position
+    after = {f"sink_{n}": torch.where(here[:, None, :, None], new[f"tail_{n}"], old[f"sink_{n}"]) for n in ("k", "v")}
+    return after | {"sink_valid": here | old["sink_valid"]}, old["sink_valid"] & (index < position - limit)
 
 
 def _follows(old: Tensor, new: Tensor) -> bool:
