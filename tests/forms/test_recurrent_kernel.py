@@ -69,6 +69,29 @@ def test_derivatives_of_both_orders(width, normalise):
     assert torch.autograd.gradgradcheck(lambda *x: chunked(x, 0, normalise, 4), x)
 
 
+@pytest.mark.parametrize("decay", [None, "scalar", "feature"])
+@pytest.mark.parametrize("name", ["elu1", "relu", "exp"])
+def test_derivatives_through_the_feature_map(name, decay):
+    x = [torch.randn(1, 2, 70, 3, dtype=torch.float64).requires_grad_() for _ in range(3)]
+    tensors = {}
+    if decay:
+        gates = -torch.rand(1, 2, 70, 3, dtype=torch.float64)
+        tensors["log_decay"] = (gates[..., 0] if decay == "scalar" else gates).requires_grad_()
+    weights = qf.Kernel(name, decay=decay)
+    wanted = [*x, *tensors.values()]
+    first, second = [], []
+    for form in ("recurrent", "dense"):
+        y = qf.attend(*x, qf.Causal(), weights, tensors=tensors, form=form)
+        first.append(torch.autograd.grad(y, wanted, x[0] * x[2].detach(), create_graph=True))
+        again = torch.autograd.grad(sum((g * g).sum() for g in first[-1]), wanted)
+        plain = torch.autograd.grad(
+            qf.attend(*x, qf.Causal(), weights, tensors=tensors, form=form), wanted, x[0] * x[2]
+        )
+        second.append((*again, *plain))
+    for a, b in zip((*first[0], *second[0]), (*first[1], *second[1]), strict=True):
+        assert (a - b).abs().max() < 1e-10 * (1 + b.abs().max())
+
+
 def gradients(x: list[Tensor], into: Tensor) -> tuple[Tensor, ...]:
     y = chunked(x)[0]
     return torch.autograd.grad(y, x, into.to(y.dtype).expand(y.shape))

@@ -9,24 +9,31 @@ import torch
 from torch import Tensor
 
 from quadform.forms.recurrent._gates import Decay
+from quadform.forms.recurrent._pointwise import Pointwise
 from quadform.forms.recurrent._whole import whole
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a call is computed: `chunk` tokens at a time, the last chunk shorter."""
+    """How a call is computed: `chunk` tokens at a time, the last chunk shorter; `phi` maps q and k, if they are no features."""
 
     normalise: bool
     chunk: int
+    phi: Pointwise | None = None
 
     def chunks(self, n: int) -> list[slice]:
         return [slice(start, min(start + self.chunk, n)) for start in range(0, n, self.chunk)]
+
+    def features(self, *rows: Tensor) -> tuple[Tensor, ...]:
+        return rows if self.phi is None else tuple(self.phi.value(x) for x in rows)
 
 
 def causal(
     q: Tensor, k: Tensor, v: Tensor, gates: Tensor | None, S: Tensor, z: Tensor, plan: Plan
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(y, S, z after the last sender), receiver i at sender i: q, k (X, N, m), v (X, N, E), gates (X, N, 1 or m).
+
+    With `plan.phi`, q and k are what it maps to features, chunk by chunk in both passes.
 
     Forward, chunk by chunk, with W = Q K' (times the decay) on and below the diagonal and S, z the sums before the chunk:
 
@@ -66,7 +73,7 @@ def _forward(
     for n, at in enumerate(plan.chunks(v.shape[1])):
         if kept is not None:
             kept.S[n], kept.z[n] = S, z
-        qc, kc, vc = q[:, at], k[:, at], v[:, at]
+        (qc, kc), vc = plan.features(q[:, at], k[:, at]), v[:, at]
         decay = None if gates is None else Decay(gates[:, at], q.dtype)
         w = torch.bmm(qc, kc.mT).tril_() if decay is None else decay.weigh(qc, kc)
         if decay is not None:
@@ -116,7 +123,7 @@ class _Causal(torch.autograd.Function):
             if plan.normalise:
                 dn = dn * _inverse(d[:, at])
                 dd = (dn * y[:, at]).sum(-1, keepdim=True).neg_()
-            qc, kc, vc = q[:, at], k[:, at], v[:, at]
+            (qc, kc), vc = plan.features(q[:, at], k[:, at]), v[:, at]
             decay = None if gates is None else Decay(gates[:, at], q.dtype)
             w = torch.bmm(qc, kc.mT).tril_() if decay is None else decay.weigh(qc, kc)
             dw = (torch.bmm(dn, vc.mT) if dd is None else torch.baddbmm(dd, dn, vc.mT)).tril_()
@@ -125,17 +132,21 @@ class _Causal(torch.autograd.Function):
                 into_q.addcmul_(dd, z[n].mT)
             if decay is None:
                 late, early = qc, kc
-                dq[:, at] = into_q.baddbmm_(dw, kc)
-                dk[:, at] = into_k.baddbmm_(dw.mT, qc)
+                into_q.baddbmm_(dw, kc)
+                into_k.baddbmm_(dw.mT, qc)
             else:
                 late, early = qc * decay.start, kc * decay.end
                 inner_q, inner_k = decay.backward(dw, qc, kc)
-                dq[:, at] = into_q.mul_(decay.start).add_(inner_q)
-                dk[:, at] = into_k.mul_(decay.end).add_(inner_k)
+                into_q.mul_(decay.start).add_(inner_q)
+                into_k.mul_(decay.end).add_(inner_k)
                 assert dg is not None
                 later = (S_end * dS).sum(-1) + (z_end * dz).sum(-1)
                 dg[:, at] = _gate_gradient(qc, into_q, kc, into_k, later, dg.shape[-1], dg.dtype)
             dv[:, at] = torch.bmm(w.mT, dn).baddbmm_(early, dS)
+            if plan.phi is not None:
+                into_q.mul_(plan.phi.slope(qc))
+                into_k.mul_(plan.phi.slope(kc))
+            dq[:, at], dk[:, at] = into_q, into_k
             if decay is not None:
                 dS.mul_(decay.fade)
                 dz.mul_(decay.fade)
@@ -162,6 +173,7 @@ def _recorded(plan: Plan, inputs: Any, needed: tuple[bool, ...], grads: tuple[Te
     wanted = [i for i, need in enumerate(needed) if need]
     q, k, v, gates, S, z = inputs
     with torch.enable_grad():
+        q, k = plan.features(q, k)
         outputs = whole(q, k, v, gates, S, z, plan.normalise, plan.chunk)
     reached = [(y, g) for y, g in zip(outputs, grads, strict=True) if y.requires_grad]
     ends, into = [y for y, _ in reached], [g for _, g in reached]

@@ -10,6 +10,7 @@ from torch import Tensor
 from quadform.algebra._weights import summable
 from quadform.forms._normalise import divide
 from quadform.forms.recurrent._causal import Plan, causal
+from quadform.forms.recurrent._pointwise import Pointwise
 
 CHUNK = 64
 
@@ -45,7 +46,15 @@ def read(q: Tensor, sums: Sums, normalise: bool) -> Tensor:
 
 
 def causal_prefix(
-    q: Tensor, k: Tensor, v: Tensor, gates: Tensor | None, shift: int, before: Sums, normalise: bool, chunk: int = CHUNK
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gates: Tensor | None,
+    shift: int,
+    before: Sums,
+    normalise: bool,
+    chunk: int = CHUNK,
+    phi: Pointwise | None = None,
 ) -> tuple[Tensor, Sums]:
     """(y, sums after the last sender) of a causal kernel, chunk by chunk.
 
@@ -58,6 +67,7 @@ def causal_prefix(
         gates: log-gates (B, H, N, 1 or m), applied by each sender to all that came before it; or None.
         shift: see q.
         before: the sums carried in.
+        phi: a map that q and k still need; only where each receiver stands at a sender, shift = 0 and n = N > 1.
 
     Reference:
 
@@ -81,7 +91,7 @@ def causal_prefix(
         q = F.pad(q, (0, 0, 0, -missing))
     gates = None if gates is None else gates.flatten(0, 1)
     S, z = before.S.flatten(0, 1), before.z.flatten(0, 1)
-    y, S, z = causal(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), gates, S, z, Plan(normalise, chunk))
+    y, S, z = causal(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), gates, S, z, Plan(normalise, chunk, phi))
     y, S, z = (x.unflatten(0, lead) for x in (y, S, z))
     return y[:, :, :queries], Sums(S, z)
 

@@ -13,6 +13,7 @@ from quadform.forms._call import Call
 from quadform.forms.recurrent._centre import recentred
 from quadform.forms.recurrent._chunk import check_batch, chunk_layout, chunk_of
 from quadform.forms.recurrent._kernel import Sums, causal_prefix, empty_sums, read, reduce_and_read
+from quadform.forms.recurrent._pointwise import pointwise
 from quadform.forms.recurrent._state import State
 
 
@@ -27,8 +28,12 @@ def is_sum(call: Call) -> bool:
 
 
 def sums_once(operands: Operands, edges: Edges, weights: Weights) -> Tensor:
-    q, k, gates, normalise = _features_of(operands, weights)
     at = operands.layout
+    phi = pointwise(weights.phi) if isinstance(weights, Kernel) and edges == Causal() else None
+    if phi is not None and at.k_valid is None and at.shift == 0 and at.queries == at.keys > 1:
+        q, k, gates, normalise = _features_of(operands, weights, mapped=False)
+        return causal_prefix(q, k, operands.v, gates, 0, empty_sums(k, operands.v), normalise, phi=phi)[0]
+    q, k, gates, normalise = _features_of(operands, weights)
     k = k if at.k_valid is None else torch.where(at.k_valid[:, None, :, None], k, 0)
     if edges == All():
         q = recentred(weights, q, k, None, None)
@@ -82,12 +87,15 @@ def sharing(call: Call) -> int:
 
 
 def _features_of(
-    operands: Operands, weights: Weights, exists: Tensor | None = None
+    operands: Operands, weights: Weights, exists: Tensor | None = None, mapped: bool = True
 ) -> tuple[Tensor, Tensor, Tensor | None, bool]:
-    """(phi(q), phi(k), log-gates (B, H, N, 1 or m) or None, whether rows are divided by their sum)."""
+    """(phi(q), phi(k), log-gates (B, H, N, 1 or m) or None, whether rows are divided by their sum).
+
+    Where they are not to be mapped, q and k stand for their features.
+    """
     at, v = operands.layout, operands.v
     if isinstance(weights, Kernel):
-        q, k = weights.features(operands)
+        q, k = weights.features(operands) if mapped else (operands.require("q"), operands.require("k"))
         gates: Tensor | None = None
         if weights.decay is not None:
             gates = operands.named("log_decay")
