@@ -244,6 +244,41 @@ def test_seeded_buffers_are_in_the_state_dict_and_change_on_request_alone():
                        build(7).state_dict()["groups.0.declared.feature_projection"])  # fmt: skip
 
 
+@some_causal
+def test_autocast_chooses_the_precision_of_the_projections_alone(edges, weights):
+    layer = layer_of(edges, weights, rotary_base=10.0, normalise_qk=True).float()
+    x = tokens(2, 9).float()
+    expected = layer(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        y = layer(x)
+        streamed, state = stepwise(layer, x)
+    assert y.dtype == streamed.dtype == torch.bfloat16
+    assert worst(y.float(), expected) < 0.05 and worst(streamed.float(), expected) < 0.05
+    assert all(
+        state.parts[0].tensors[name].dtype == torch.float32 for name in ("S", "z") if name in state.parts[0].tensors
+    )
+
+
+def test_half_precision_keeps_its_sums_in_float32():
+    layer, x = layer_of(qf.Causal(), qf.Kernel("elu1")), tokens(2, 40)
+    expected = layer(x)
+    y, state = stepwise(layer.bfloat16(), x.bfloat16())
+    assert y.dtype == torch.bfloat16 and state.parts[0].tensors["S"].dtype == torch.float32
+    assert worst(y.double(), expected) < 0.05
+
+
+def test_no_tokens_no_rows_and_no_memory():
+    layer, x = layer_of(qf.Causal(), qf.Kernel("elu1")), tokens(2, 4)
+    assert layer(x[:, :0]).shape == (2, 0, E) and layer(x[:0]).shape == (0, 4, E)
+    assert layer.init_state(0).batch == 0
+    with torch.device("meta"):
+        empty = qf.LinearAttention(E, HEADS, "favor")
+    assert empty.state_dict()["groups.0.declared.feature_projection"].is_meta
+    real = empty.to_empty(device="cpu")
+    real.load_state_dict(qf.LinearAttention(E, HEADS, "favor").state_dict())
+    assert real(x.float()).isfinite().all()
+
+
 def reference(owner: Any) -> str:
     """The code under "Reference" in a docstring."""
     block = inspect.cleandoc(owner.__doc__).partition("Reference")[2].split("\n", 2)[2]

@@ -223,7 +223,7 @@ class Attention(nn.Module):
             return None, None
         q, k = _heads(self.query(x), self.num_heads), _heads(self.key(senders), self.num_kv_heads)
         if self.query_norm is not None and self.key_norm is not None:
-            q, k = self.query_norm(q), self.key_norm(k)
+            q, k = _normed(self.query_norm, q), _normed(self.key_norm, k)
         if self.rotary_base is None:
             return q, k
         if senders is not x:
@@ -240,6 +240,11 @@ class Attention(nn.Module):
 def _heads(x: Tensor, heads: int) -> Tensor:
     """(B, N, H D) -> (B, H, N, D)."""
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def _normed(norm: nn.RMSNorm, x: Tensor) -> Tensor:
+    """In the dtype of the norm's gains, which under autocast is not that of x."""
+    return norm(x.to(norm.weight.dtype)).to(x.dtype)
 
 
 def _check_size(name: str, value: int) -> None:

@@ -116,19 +116,16 @@ class Declared(nn.Module):
     def redraw(self, seed: int) -> None:
         """Draws the seeded buffers anew; the same seed gives the same ones."""
         for name, buffer in self.named_buffers(recurse=False):
-            if name == "slopes":
-                power = torch.arange(1, self.heads + 1, dtype=torch.float64) * -8 / self.heads
-                buffer.copy_(2**power)
-            elif name == "feature_projection":
-                buffer.copy_(favor_projection(self.heads, buffer.shape[1], self.head_dim, seed=seed))
-            else:
-                generator = torch.Generator().manual_seed(seed)
-                buffer.copy_(torch.randn(buffer.shape, generator=generator))
+            with torch.device("cpu"):  # whatever the default device is, the numbers are the same
+                buffer.copy_(self._draw(name, buffer.shape, seed))
 
-    @property
-    def drawn(self) -> bool:
-        """Whether `redraw` changes anything."""
-        return any(name != "slopes" for name, _ in self.named_buffers(recurse=False))
+    def _draw(self, name: str, shape: torch.Size, seed: int) -> Tensor:
+        if name == "slopes":
+            power = torch.arange(1, self.heads + 1, dtype=torch.float64) * -8 / self.heads
+            return torch.tensor(2.0, dtype=torch.float64) ** power
+        if name == "feature_projection":
+            return favor_projection(self.heads, shape[1], self.head_dim, seed=seed)
+        return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
     def forward(self, x: Tensor, context: Tensor) -> dict[str, Tensor]:
         own = {name: t for name, t in (*self._parameters.items(), *self._buffers.items()) if t is not None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from quadform._errors import ArgumentError
@@ -67,6 +68,22 @@ class HeadGroup(nn.Module):
             k = None if k is None else k[:, self._kv_heads]
             v = v[:, self._kv_heads]
         tensors = self.declared(x, senders)
+        if not torch.is_autocast_enabled(v.device.type):
+            return self._mix(q, k, v, tensors, state, return_state, call)
+        with torch.autocast(v.device.type, enabled=False):  # the operator chooses its own precision
+            q, k = (None if content is None else content.to(v.dtype) for content in (q, k))
+            return self._mix(q, k, v, tensors, state, return_state, call)
+
+    def _mix(
+        self,
+        q: Tensor | None,
+        k: Tensor | None,
+        v: Tensor,
+        tensors: dict[str, Tensor],
+        state: State | None,
+        return_state: bool,
+        call: dict[str, Any],
+    ) -> tuple[Tensor, State | None]:
         if return_state and call["form"] in ("auto", "recurrent"):
             call.pop("form")
             return prefill(q, k, v, self.edges, self.weights, tensors=tensors, state=state, **call)
