@@ -159,7 +159,7 @@ def test_a_long_run_stays_at_its_digits(dtype, cases):
     error = (torch.cat(parts, 2) - exact).abs().max() / exact.abs().max()
     assert error < max(1e-5, torch.finfo(dtype).eps)
     assert state.tensors["S"].dtype == torch.float32
-    assert (state.tensors["S"] - after.tensors["S"]).abs().max() < 1e-5 * after.tensors["S"].abs().max()
+    assert (state.tensors["S"] - after.tensors["S"]).abs().max() < 3e-5 * after.tensors["S"].abs().max()
 
 
 def test_saved_memory_is_linear_in_the_tokens():
