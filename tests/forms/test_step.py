@@ -27,6 +27,10 @@ QUICK: list[tuple[Any, Any]] = [
     (qf.Window(0), qf.Softmax()),
     (qf.Window(5, sinks=2), qf.Softmax()),
     (qf.Window(2, sinks=9), qf.Softmax()),
+    (qf.Causal(), qf.Hybrid(qf.Window(3), qf.Kernel("exp"))),
+    (qf.Causal(), qf.Hybrid(qf.Window(0), qf.Kernel("elu1"))),
+    (qf.Causal(), qf.Hybrid(qf.Window(3, sinks=2), qf.Kernel("relu"))),
+    (qf.Causal(), qf.Hybrid(qf.Window(30, 2), qf.Kernel("elu1"), 0.4)),
 ]
 TENSORS: dict[str, tuple[int, ...]] = {"feature_weight": (4, 6, 6), "feature_weight_k": (1, 6, 6), "key_centre": (4, 6)}
 WITH_TENSORS: list[tuple[Any, tuple[str, ...]]] = [
@@ -36,6 +40,9 @@ WITH_TENSORS: list[tuple[Any, tuple[str, ...]]] = [
     (qf.Kernel("hedgehog"), ("feature_weight", "feature_weight_k")),
     (qf.Kernel(qf.Favor(5), normalise=False), ("feature_projection",)),
     (qf.Kernel(qf.Taylor2(centre="fixed")), ("key_centre",)),
+    (qf.Hybrid(qf.Window(2), qf.Kernel("hedgehog")), ("feature_weight", "feature_weight_k", "far_gain")),
+    (qf.Hybrid(qf.Window(2, sinks=1), qf.Kernel(qf.Favor(5))), ("feature_projection",)),
+    (qf.Hybrid(qf.Window(4), qf.Kernel("exp")), ("far_gain",)),
 ]
 every_quick = pytest.mark.parametrize(("edges", "weights"), QUICK, ids=str)
 GROWING = (qf.Causal(), qf.Softmax())
@@ -72,11 +79,11 @@ def test_the_short_way_is_the_ordinary_one(edges, weights, dtype):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 def test_the_short_way_with_tensors_is_the_ordinary_one(weights, names, dtype):
     generator = torch.Generator().manual_seed(0)
-    shapes = TENSORS | {"feature_projection": (4, 5, 6)}
+    shapes = TENSORS | {"feature_projection": (4, 5, 6), "far_gain": (4,)}
     fixed = {name: torch.randn(shapes[name], generator=generator, dtype=torch.float64) for name in names}
 
     def tensors(n: int) -> dict[str, Tensor]:
-        if weights.decay is None:
+        if not isinstance(weights, qf.Kernel) or weights.decay is None:
             return fixed
         tail = () if weights.decay == "scalar" else (weights.phi.features(6),)
         return fixed | {"log_decay": -torch.rand(3, 4, n, *tail, generator=generator, dtype=torch.float64)}
@@ -90,7 +97,12 @@ def test_the_short_way_with_tensors_is_the_ordinary_one(weights, names, dtype):
         assert (y - expected).abs().max() <= (1e-12 if dtype == torch.float64 else 1e-2) * expected.abs().max()
         assert all(torch.allclose(x, after.tensors[name], rtol=1e-5, atol=1e-5) for name, x in state.tensors.items())
     name = next(iter(tensors(1)))
-    other: list[dict[str, Tensor]] = [{}, tensors(1) | {"more": torch.ones(1)}, tensors(1) | {name: torch.ones(4)}]
+    optional = names == ("far_gain",)
+    other: list[dict[str, Tensor]] = [
+        {"more": torch.ones(1)} if optional else {},
+        tensors(1) | {"more": torch.ones(1)},
+        tensors(1) | {name: torch.ones(4, 4, 4, 4)},
+    ]
     assert all(quick_step(*qkv(1, 0, dtype), qf.Causal(), weights, state, wrong) is None for wrong in other)
     with pytest.raises(qf.ArgumentError, match="^tensors"):
         qf.step(*qkv(1, 0, dtype), qf.Causal(), weights, state, tensors=other[0])
