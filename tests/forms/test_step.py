@@ -123,6 +123,15 @@ def test_a_map_without_a_hash_takes_a_step():
     assert (qf.step(*qkv(1), qf.Causal(), weights, state)[0] - expected).abs().max() < 1e-13
 
 
+@every_quick
+def test_no_rows_and_no_numbers(edges, weights):
+    for batch, width in ((0, 4), (2, 0)):
+        token = [torch.ones(batch, 2, 1, 4), torch.ones(batch, 2, 1, 4), torch.ones(batch, 2, 1, width)]
+        _, state = qf.prefill(*token, edges, weights)
+        y, state = qf.step(*token, edges, weights, state)
+        assert y.shape == (batch, 2, 1, width) and state.length.tolist() == [2] * batch
+
+
 def test_all_else_goes_the_ordinary_way():
     token = qkv(1)
     others: list[tuple[Any, Any, Any]] = [

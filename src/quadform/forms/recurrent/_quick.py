@@ -41,7 +41,7 @@ def quick_step(
     batch, keys = k.shape[:2]
     same = q.dtype == k.dtype == v.dtype and q.device == k.device == v.device == state.length.device
     sizes = q.shape[0] == v.shape[0] == batch == state.batch and v.shape[1] == keys and q.shape[3] == k.shape[3]
-    if not same or not sizes or not q.is_floating_point() or not keys or q.shape[1] % keys:
+    if not same or not sizes or not q.is_floating_point() or not q.numel() or not v.numel() or q.shape[1] % keys:
         return None
     if way == "softmax":
         found = (
