@@ -102,8 +102,14 @@ def test_a_loss_that_is_not_finite():
         (lambda: Decoder(7, 12, 0, 20, Sum), "vocabulary, width, depth, length: expected numbers of at least 1"),
         (lambda: LSTMDecoder(0, 12, 1), "vocabulary, width, depth: expected numbers of at least 1"),
         (lambda: models()["decoder"](torch.zeros(1, 21, dtype=torch.long)), "tokens: expected at most 20"),
-        (lambda: generate(models()["lstm"], torch.zeros(1, 0, dtype=torch.long), 4), "tokens: expected a prompt of 1 to 4"),
-        (lambda: next(train(models()["lstm"], batches())), "steps: expected a number of steps, or seconds, got neither"),
+        (
+            lambda: generate(models()["lstm"], torch.zeros(1, 0, dtype=torch.long), 4),
+            "tokens: expected a prompt of 1 to 4",
+        ),
+        (
+            lambda: next(train(models()["lstm"], batches())),
+            "steps: expected a number of steps, or seconds, got neither",
+        ),
     ],
 )
 def test_bad_arguments(call, message: str):
