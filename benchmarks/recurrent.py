@@ -3,9 +3,9 @@
     python benchmarks/recurrent.py [--rounds 5] [--threads 2] [--sizes 512 2048] [--native FOLDER]
 
 B = 1, 8 heads, float32, elu(x) + 1. Two questions. "Kernel": features given, no normaliser. "Whole": feature map, causal
-sums and normaliser, from q, k and v in the layout that each library takes. Each round measures every candidate once, in
-turn, so that a drift of the machine's speed reaches all of them; figures are medians (four times the rounds up to
-N = 2048; one round for causal SDPA at 32768, and for two peers above 2048). Peers that are not installed are left
+sums and normaliser, from q, k and v in the layout that each library takes. Each round measures every candidate once, and
+begins with another one, so that a drift of the machine's speed reaches all of them; figures are medians (four times the
+rounds up to N = 2048; one round for causal SDPA at 32768, and for two peers above 2048). Peers that are not installed are left
 out. `--native` is a folder with idiap's `causal_product_cpu` built with -O3 -march=native. Peak memory is the growth of
 the resident set in a process of its own, which runs the operation once.
 
@@ -167,14 +167,15 @@ def measure(length: int, dim: int, options: argparse.Namespace) -> dict[tuple[st
         moved = 4.0 * HEADS * length * dim
         for i, (flops, count) in enumerate(((4, 4), (14, 11))):
             times["limit", ""][i].append(1e3 * max(flops * HEADS * length * dim**2 / gemm, count * moved / copy))
-        for key, run in work.items():
+        keys = list(work)
+        for key in keys[n % len(keys) :] + keys[: n % len(keys)]:
             if key[1] in SLOW and (length > 8192 or (n >= 1 and length > 2048)):
                 continue
             if key[1] == "SDPA causal" and n >= 1 and length > 8192:
                 continue
             for i in range(2):
                 start = time.perf_counter()
-                run_once(run, *data[key], bool(i))
+                run_once(work[key], *data[key], bool(i))
                 times[key][i].append(1e3 * (time.perf_counter() - start))
     return {key: [statistics.median(x) if x else float("nan") for x in both] for key, both in times.items()}
 
@@ -194,13 +195,14 @@ def peak_here(question: str, name: str, length: int, dim: int, backward: bool, n
     run = candidates(dim, native)[question, name]
     run_once(run, *tensors(question, name, 128, dim), True)
     x, grad = tensors(question, name, length, dim)
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts again at what is resident now
     before = high_water()
     run_once(run, x, grad, backward)
     return high_water() - before
 
 
 def high_water() -> float:
-    """The largest resident set of this process so far, in MiB (Linux)."""
+    """The largest resident set of this process since it was last reset, in MiB (Linux)."""
     status = pathlib.Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
@@ -229,7 +231,8 @@ def report(options: argparse.Namespace) -> None:
                 continue
             lengths = [n for n in options.memory if key[1] != "SDPA causal" or n <= 8192]
             pairs = [[peak(*key, n, 64, options, b) for b in (False, True)] for n in lengths]
-            print(f"| {' '.join(key)} | " + " | ".join(f"{a:.0f} / {b:.0f}" for a, b in pairs) + " |", flush=True)
+            cells = [f"{a:.0f} / {b:.0f}" for a, b in pairs] + ["-"] * (len(options.memory) - len(pairs))
+            print(f"| {' '.join(key)} | " + " | ".join(cells) + " |", flush=True)
 
 
 def main() -> None:
