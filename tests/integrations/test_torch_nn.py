@@ -328,7 +328,7 @@ def test_a_report_on_an_encoder():
     assert len(list(report.heads())) == 2 * HEADS
     assert "window-32" in report.section().layers[0].refusals  # it holds all of 16 tokens
     for head in report.heads():
-        assert 0.01 < head.error("mean") and 0.001 < head.error("kernel-taylor2")
+        assert head.error("mean") > 0.01 and head.error("kernel-taylor2") > 0.001
 
 
 def refused(model: Any, message: str, **inputs: Any) -> None:
