@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from quadform._errors import ArgumentError
 from quadform.cli._inputs import Inputs, from_images, from_sounds, from_text
-from quadform.inspect import Report, check_writable, compare as compare_reports, inspect as inspect_model
+from quadform.inspect import Report, check_writable, compare as compare_reports, inspect as inspect_model, write_whole
 
 SOURCES = "--text, --images or --sounds"
 
@@ -140,7 +140,7 @@ def _compare(paths: tuple[Path, Path], lengths: list[int], out: Path, json_file:
     if to_stdout:
         print(text)
     elif json_file is not None:
-        json_file.write_text(text + "\n", "utf-8")
+        write_whole(json_file, text + "\n")
     console = Console(stderr=to_stdout)
     console.print(compared.table())
     console.print(f"Report: {out}", highlight=False)

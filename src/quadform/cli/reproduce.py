@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from quadform._errors import ArgumentError
+from quadform.inspect import write_whole
 from quadform.integrations.pictures import save_curves, save_grey
 from quadform.models import Entry
 from quadform.reproduce import FULL, KINDS, QUICK, copy_task, draw_digits, sheet
@@ -73,7 +74,7 @@ def reproduce(
 
 
 def _write(out: Path, results: dict[str, Any]) -> None:
-    (out / "results.json").write_text(json.dumps(results, indent=1, allow_nan=False) + "\n", "utf-8")
+    write_whole(out / "results.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
 
 
 def _draw(out: Path, results: dict[str, Any], pictures: dict[str, torch.Tensor]) -> None:

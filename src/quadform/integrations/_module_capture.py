@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect as source
-import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -18,6 +17,7 @@ from quadform._errors import ArgumentError, QuadformError
 from quadform.inspect import Batch, Captured, Grid, Receive
 from quadform.integrations import _attention_calls as calls
 from quadform.integrations._attention_modules import attention_modules
+from quadform.integrations._names import named_cross
 from quadform.integrations._outputs import tensors, worst_difference
 from quadform.integrations.hugging_face._beside import Watch
 
@@ -27,7 +27,6 @@ ROUNDING = 1e-4
 FindGrid = Callable[[nn.Module, Batch], "Grid | None"]
 Prepare = Callable[[nn.Module], AbstractContextManager[None]]
 
-_CROSS = re.compile(r"cross|encoder_attn|enc_?dec", re.IGNORECASE)
 _SIGNATURE = source.signature(F.multi_head_attention_forward)
 
 
@@ -168,7 +167,7 @@ class Recorder(TorchFunctionMode):
         number = self.calls.get(name, 0)
         self.calls[name] = number + 1
         n, m = call.query.shape[-2], call.key.shape[-2]
-        cross = call.cross if call.cross is not None else n != m or bool(_CROSS.search(name))
+        cross = call.cross if call.cross is not None else n != m or named_cross(name)
         place, known = name.rpartition(".")[0], None
         if cross and (before := self.seen.get(place)) is not None and before.shape == (len(call.query), n):
             known = before

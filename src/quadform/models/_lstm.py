@@ -40,7 +40,3 @@ class LSTMDecoder(nn.Module):
         """(logits (B, n, vocabulary), state) of the next n tokens; the state given is left as it was."""
         hidden, state = self.layers(self.embedding(tokens), state)
         return self.head(hidden), state
-
-    def state_bytes(self, state: LSTMState) -> int:
-        """Bytes that a stream keeps."""
-        return sum(part.numel() * part.element_size() for part in state)

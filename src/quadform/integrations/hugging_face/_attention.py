@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from quadform._errors import QuadformError
 from quadform.inspect import Batch, Captured, Receive
+from quadform.integrations._names import named_cross
 from quadform.integrations.hugging_face._beside import Watch
 from quadform.integrations.hugging_face._grids import Grids
 
@@ -39,9 +39,6 @@ SCORES = {"position_bias": "bias", "softcap": "softcap", "s_aux": "sink"}
 
 MASKED = -9e3
 """Numbers of a mask that are at most this mask: their weights are 0 beside any other score's."""
-
-CROSS = re.compile(r"cross|encoder_attn|enc_?dec", re.IGNORECASE)
-"""What modules that attend from one sequence to another are called."""
 
 
 class Recorder:
@@ -123,7 +120,7 @@ def _record(
     keep, bias = _mask(name, module, query, key, attention_mask, None if eager else kwargs.get("is_causal"))
     call = recorder.calls.get(name, 0)
     recorder.calls[name] = call + 1
-    cross = query.shape[-2] != key.shape[-2] or bool(CROSS.search(".".join(name.split(".")[-2:])))
+    cross = query.shape[-2] != key.shape[-2] or named_cross(name)
     given = _scores(name, query, key, kwargs)
     if bias is not None:
         given["bias"] = bias + given.get("bias", 0.0)
